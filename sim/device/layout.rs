@@ -256,7 +256,7 @@ pub(crate) struct Gpu {
     pub free_pages: u32,
     /// Pages whose bytes are on the host.
     pub away_pages: u32,
-    /// Places for pages in use: the GPU's own, and more since a checkpoint has moved memory away.
+    /// Places for pages in use: the GPU's own, and more since memory was on the host.
     pub frames: u32,
     /// Freed by their owner, not yet wiped.
     pub scrub_pages: u32,

@@ -11,7 +11,7 @@ pub const MAX_CONTEXTS: usize = 512;
 pub const PAGE_BYTES: u64 = 2 << 20;
 /// Largest memory of one GPU, in pages (192 GiB).
 pub const MAX_PAGES: usize = 98_304;
-/// Places for pages: those of memory that checkpoints have moved to the host come on top of a GPU's own.
+/// Places for pages: those of memory on the host, by a checkpoint or as managed memory, come on top of a GPU's own.
 pub const MAX_FRAMES: usize = 2 * MAX_PAGES;
 /// Host to device and back, bytes per microsecond (PCIe 5 x16, about 50 GB/s).
 pub const LINK_BYTES_PER_US: u64 = 50_000;

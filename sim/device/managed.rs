@@ -20,7 +20,7 @@ pub(crate) fn take(
     count: u32,
     what: Use,
 ) -> Result<u32, DeviceError> {
-    if what == Use::OnHost && frames(gpu, count) > MAX_FRAMES as u32 {
+    if what == Use::OnHost && places(gpu, count) > MAX_FRAMES as u32 {
         return Err(DeviceError::OutOfMemory);
     }
     if what != Use::OnHost && count <= gpu.total_pages {
@@ -31,14 +31,14 @@ pub(crate) fn take(
 
 /// Places for pages that the memory file needs once so many pages more are on the host, or may be: all managed memory
 /// that moves can be there at once.
-pub(crate) fn frames(gpu: &Gpu, more: u32) -> u32 {
+pub(crate) fn places(gpu: &Gpu, more: u32) -> u32 {
     let blocks = heads(gpu).map(|first| &gpu.blocks[first as usize]);
     let here = blocks.filter(|block| block.managed == MOVES && block.away == 0);
     let here: u32 = here.map(|block| block.pages).sum();
     gpu.total_pages.saturating_add(gpu.away_pages).saturating_add(here).saturating_add(more)
 }
 
-/// Takes managed memory off the GPU until so many pages are free, or none is left that moves.
+/// Takes managed memory off the GPU until so many pages are free; none where that would not do.
 pub(crate) fn make_room(gpu: &mut Gpu, slots: &mut [Slot], index: usize, pages: u32) {
     if pages <= gpu.free_pages {
         return;
@@ -48,6 +48,10 @@ pub(crate) fn make_room(gpu: &mut Gpu, slots: &mut [Slot], index: usize, pages: 
         block.phase == HELD && block.managed == MOVES && block.away == 0
     };
     let mut firsts: Vec<u32> = heads(gpu).filter(moves).collect();
+    let movable: u32 = firsts.iter().map(|first| gpu.blocks[*first as usize].pages).sum();
+    if pages > gpu.free_pages + movable {
+        return;
+    }
     firsts.sort_by_key(|first| gpu.blocks[*first as usize].used_ns);
     for first in firsts {
         if pages <= gpu.free_pages {
@@ -59,15 +63,16 @@ pub(crate) fn make_room(gpu: &mut Gpu, slots: &mut [Slot], index: usize, pages: 
 
 /// Moves a block to the host.
 pub(crate) fn leave(gpu: &mut Gpu, slots: &mut [Slot], index: usize, first: u32) {
-    let block = &mut gpu.blocks[first as usize];
+    let block = &gpu.blocks[first as usize];
     if block.managed != MOVES || block.away != 0 {
         return;
     }
-    block.away = 1;
     let (pages, owner) = (block.pages, block.owner);
+    // First: a repair after a kill in between needs it.
+    gpu.frames = gpu.frames.max(gpu.total_pages + gpu.away_pages + pages);
+    gpu.blocks[first as usize].away = 1;
     gpu.free_pages += pages;
     gpu.away_pages += pages;
-    gpu.frames = gpu.frames.max(gpu.total_pages + gpu.away_pages);
     if let Some(owner) = owner.checked_sub(1) {
         let count = account(&mut slots[owner as usize], index, MOVES);
         *count = count.saturating_sub(pages);

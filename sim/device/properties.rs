@@ -117,7 +117,7 @@ pub struct Properties {
     pub shared: Span,
     /// NVML's figures are sampled so often.
     pub late_ns: u64,
-    /// Hardware queues of a context; 0: each stream has its own.
+    /// Hardware queues of a context; 0: no stream that waits holds up another one, and the device's work is in 32.
     pub queues: u32,
     /// Not 0: work of different queues of a context runs at the same time.
     pub overlap: u32,

@@ -2,9 +2,9 @@
 //!
 //! A context has up to 32 hardware queues. Work of one queue runs in order. Of several queues pieces run at the same
 //! time where there is room: kernels whose grids together fit the multiprocessors, and two copies, one on each copy
-//! engine. Kernels begin in the order of their submission, and the first that does not fit keeps those behind it
-//! waiting, as the GPU gives out the blocks of kernels in order. A piece may wait for one of another queue, as a stream
-//! does for an event; it waits for earlier submissions alone, so some piece can always run.
+//! engine. Of the kernels that are first in their queues, earlier submissions begin first, and one that does not fit
+//! keeps those behind it waiting, as the GPU gives out the blocks of kernels in order. A piece may wait for one of
+//! another queue, as a stream does for an event; it waits for earlier submissions alone, so some piece can always run.
 //!
 //! On a machine without `overlap` all work is in the first queue.
 //!
@@ -103,6 +103,7 @@ impl Context {
                 self.link(seq);
             }
         }
+        self.forget_ended();
     }
 
     /// The first piece of every queue that has one.
@@ -179,7 +180,8 @@ impl Context {
         while self.head < self.tail {
             let running = self.running();
             let least = self.least_left(&running);
-            if time == end && least > 0 {
+            // Some piece can always run, but for a state that no repair has made whole.
+            if running.len == 0 || (time == end && least > 0) {
                 break;
             }
             let spent = least.min(end - time);
@@ -253,7 +255,6 @@ impl Context {
         }
         self.tail = kept.last().map_or(first.min(self.tail), |last| last + 1);
         self.relink();
-        self.forget_ended();
         Recalled { from: Seq(first.min(self.tail)), kept: kept.into_iter().map(Seq).collect() }
     }
 
@@ -271,16 +272,20 @@ impl Context {
         blocked.saturating_add(self.left_until(queue, seq))
     }
 
-    /// How long the first piece of a queue waits at least, for pieces that run or for the one that it is behind.
+    /// How long the first piece of a queue waits at least: for the one that it is behind, or for room, which a running
+    /// piece of its kind has.
     fn blocked(&self, first: u64) -> u64 {
-        let running = self.running();
+        let (running, head) = (self.running(), self.entry(first));
         if running.all().contains(&first) {
             return 0;
         }
-        let head = self.entry(first);
-        let other = &self.queues[usize::from(head.after_queue)];
-        let awaited = if self.waits(head) { self.left_until(other, head.after - 1) } else { 0 };
-        awaited.max(self.least_left(&running))
+        if self.waits(head) {
+            // Of an earlier submission, so this comes to its end.
+            return self.least_time(head.after - 1);
+        }
+        let like = |seq: &&u64| self.entry(**seq).kind == head.kind;
+        let left = running.all().iter().filter(like).map(|seq| self.entry(*seq).left_ns);
+        left.min().unwrap_or(0)
     }
 
     /// What the pieces of a queue take, one after the other, up to this one.

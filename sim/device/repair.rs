@@ -2,9 +2,9 @@
 //!
 //! Every change of [`State`] is a few stores; a process can be killed between any two. Nothing needs
 //! to be undone, because all counts can be recomputed from the few facts that are single stores:
-//! the block that a page names, whether a context lives, and where its queue begins and ends. A
-//! block that was being made or freed at that moment belongs to the dead process. The repair makes
-//! it whole enough to be dropped with the rest of that process.
+//! the block that a page names, whether that is on the host, whether a context lives, where its work
+//! begins and ends, and which pieces of it have ended. A block that was being made or freed at that moment
+//! belongs to the dead process. The repair makes it whole enough to be dropped with the rest of that process.
 
 use crate::layout::{Gpu, HELD, Page, SCRUB, Slot, State};
 use crate::limits::{MAX_CONTEXTS, MAX_GPUS, MAX_PENDING};

@@ -69,7 +69,7 @@ fn step(gpu: &mut Gpu, contexts: &mut [Context], now: u64) {
     let front = gpu.queue[0];
     let available = now - gpu.clock_ns;
     if gpu.resident != u32::from(front) + 1 {
-        gpu.switch_left_ns = switch(gpu, contexts);
+        gpu.switch_left_ns = switch_time(gpu, contexts);
         gpu.resident = u32::from(front) + 1;
         gpu.slice_ns = draw(gpu, gpu.slice);
         gpu.slice_left_ns = slice(gpu, contexts, front);
@@ -117,13 +117,14 @@ fn slice(gpu: &Gpu, contexts: &[Context], index: u16) -> u64 {
 
 /// How long the GPU takes for another context: the longer, the more blocks of the one before are in work, because their
 /// state is put away.
-fn switch(gpu: &mut Gpu, contexts: &[Context]) -> u64 {
+fn switch_time(gpu: &mut Gpu, contexts: &[Context]) -> u64 {
     let Some(before) = gpu.resident.checked_sub(1) else {
         return 0;
     };
     let (all, least) = (u64::from(WAVE_BLOCKS), gpu.switch.least_ns);
-    let more = draw(gpu, gpu.switch) - least;
-    least + more / (2 * all) * (all + contexts[before as usize].blocks_in_work())
+    let more = u128::from(draw(gpu, gpu.switch) - least);
+    let part = u128::from(all + contexts[before as usize].blocks_in_work());
+    least + (more * part / u128::from(2 * all)) as u64
 }
 
 fn draw(gpu: &mut Gpu, span: Span) -> u64 {

@@ -87,7 +87,7 @@ fn submit(stream: StreamKey, task: Task) -> Outcome {
     if graph::capture(stream, &task)? {
         return Ok(());
     }
-    let ns = task.time() + task.faults();
+    let ns = task.time().saturating_add(task.moves());
     shared()?.push(stream, Vec::new(), task.requests(ns)).map(|_| ())
 }
 

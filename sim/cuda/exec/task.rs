@@ -127,8 +127,11 @@ impl HostCall {
 pub enum OperationKind {
     Copy(CUDA_MEMCPY3D),
     Fill(CUDA_MEMSET_NODE_PARAMS),
-    /// Has no form of its own in a graph.
-    Hint,
+    /// Of managed memory; has no form of its own in a graph.
+    Prefetch {
+        address: u64,
+        to_host: bool,
+    },
 }
 
 // SAFETY: the pointers in it are given back to the program, or looked up in the table of
@@ -144,7 +147,7 @@ impl OperationKind {
         match self {
             Self::Copy(copy) => Plan::of(copy).map_err(illegal)?.run(),
             Self::Fill(fill) => Fill::of(fill).map_err(illegal)?.run(),
-            Self::Hint => Ok(()),
+            Self::Prefetch { .. } => Ok(()),
         }
     }
 }
@@ -179,7 +182,7 @@ impl Operation {
                 let row = fill.width.saturating_mul(fill.element_size as usize);
                 cost::copy(row.saturating_mul(fill.height.max(1)) as u64, false)
             }
-            OperationKind::Hint => 0,
+            OperationKind::Prefetch { .. } => 0,
         };
         Ok(Self::later(kind, ns))
     }
@@ -227,8 +230,8 @@ impl Task {
         }
     }
 
-    /// How long the device takes for the faults on managed memory that is on the host, which comes to the device.
-    pub fn faults(&self) -> Nanos {
+    /// Moves the managed memory that it uses, as it is queued. How long the device takes for that on top of its time.
+    pub fn moves(&self) -> Nanos {
         if strict::properties().managed == 0 {
             return 0;
         }
@@ -236,7 +239,15 @@ impl Task {
             Self::Kernel(launch) => launch.pointers().map(come).sum(),
             Self::Move(one) => match one.kind {
                 OperationKind::Fill(fill) => come(fill.dst),
-                _ => 0,
+                OperationKind::Prefetch { address, to_host } => {
+                    if to_host {
+                        residency::leave(address);
+                    } else {
+                        residency::come(address);
+                    }
+                    0
+                }
+                OperationKind::Copy(_) => 0,
             },
             _ => 0,
         }

@@ -1,7 +1,7 @@
 //! Hints about managed memory: advice and prefetching. They are checked and remembered, so that a
 //! program can read them back. Advice changes nothing; a prefetch moves memory on a machine where it moves.
 
-use crate::allocations::{self, Kind, residency};
+use crate::allocations::{self, Kind};
 use crate::driver::process;
 use crate::entry::{In, Out, Outcome, refuse_if};
 use crate::exec::{self, Operation, OperationKind};
@@ -89,13 +89,16 @@ fn prefetch(pointer: u64, count: usize, device: CUdevice, stream: CUstream) -> O
     let ns = exec::cost::copy(count as u64, true);
     let run = Arc::new(move || {
         with(id, |hints| hints.prefetched = Some(device));
-        match device {
-            CPU => residency::leave(pointer),
-            _ => drop(residency::come(pointer)),
-        }
         Ok(())
     });
-    exec::queue(stream, Operation { kind: OperationKind::Hint, ns, run })
+    exec::queue(
+        stream,
+        Operation {
+            kind: OperationKind::Prefetch { address: pointer, to_host: device == CPU },
+            ns,
+            run,
+        },
+    )
 }
 
 /// The answer to a question about a range, as 32-bit words.

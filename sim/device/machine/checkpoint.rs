@@ -398,9 +398,12 @@ impl Machine {
     pub(super) fn extend_vram(&self, state: &State, moved: &[(usize, u32, u32)]) -> Done {
         for (gpu, file) in self.vram.iter().enumerate() {
             let it = &state.gpus[gpu];
-            let pages = moved.iter().filter(|(at, ..)| *at == gpu).map(|(.., pages)| pages);
-            let frames = managed::frames(it, pages.sum());
-            let bytes = u64::from(frames) * PAGE_BYTES;
+            let leaving =
+                (0..state.slots_used as usize).filter(|slot| is_leaving(self.frozen(*slot)));
+            let leaving = leaving.flat_map(|slot| blocks(state, slot, Move::Away));
+            let all = moved.iter().copied().chain(leaving).filter(|(at, ..)| *at == gpu);
+            let places = managed::places(it, all.map(|(.., pages)| pages).sum());
+            let bytes = u64::from(places) * PAGE_BYTES;
             let len = file.metadata().map(|facts| facts.len());
             if len.is_ok_and(|len| len < bytes) && file.set_len(bytes).is_err() {
                 return Err(CheckpointError::OutOfMemory);
@@ -446,8 +449,12 @@ fn blocks(state: &State, slot: usize, to: Move) -> impl Iterator<Item = (usize, 
     })
 }
 
+fn is_leaving(frozen: u32) -> bool {
+    matches!(frozen, LEAVING | LEAVING_TO_STAY)
+}
+
 fn is_on_the_way(frozen: u32) -> bool {
-    matches!(frozen, LEAVING | LEAVING_TO_STAY | RETURNING)
+    is_leaving(frozen) || frozen == RETURNING
 }
 
 /// Whether all of a process's memory can be moved to the host.
@@ -462,27 +469,32 @@ fn may_leave(state: &State, slot: usize) -> Done {
     for (gpu, _, count) in blocks(state, slot, Move::Away) {
         pages[gpu] += count;
     }
-    let lacks = |(gpu, count): (&Gpu, u32)| managed::frames(gpu, count) > MAX_FRAMES as u32;
+    let lacks = |(gpu, count): (&Gpu, u32)| managed::places(gpu, count) > MAX_FRAMES as u32;
     match state.gpus.iter().zip(pages).any(lacks) {
         true => Err(CheckpointError::OutOfMemory),
         false => Ok(()),
     }
 }
 
-/// Whether a block of a process can return to its GPU.
-fn has_room(state: &State, slot: usize, (gpu, _, pages): (usize, u32, u32)) -> bool {
+/// Whether a block of a process can return to its GPU, where managed memory gives way.
+fn has_room(state: &mut State, slot: usize, (gpu, _, pages): (usize, u32, u32)) -> bool {
+    let State { gpus, slots, .. } = &mut *state;
+    managed::make_room(&mut gpus[gpu], slots, gpu, pages);
     pages <= state.gpus[gpu].free_pages && quota::admit(state, gpu, slot, pages).is_ok()
 }
 
 fn move_block(state: &mut State, slot: usize, (gpu, first, pages): (usize, u32, u32), to: Move) {
     let (it, used) = (&mut state.gpus[gpu], &mut state.slots[slot].used_pages[gpu]);
+    // The places first: a repair after a kill in between needs them.
+    if to == Move::Away {
+        it.frames = it.frames.max(it.total_pages + it.away_pages + pages);
+    }
     it.blocks[first as usize].away = u32::from(to == Move::Away);
     match to {
         Move::Away => {
             it.free_pages += pages;
             it.away_pages += pages;
             *used = used.saturating_sub(pages);
-            it.frames = it.frames.max(it.total_pages + it.away_pages);
         }
         Move::Back => {
             it.free_pages -= pages;

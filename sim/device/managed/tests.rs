@@ -98,6 +98,7 @@ fn walks() {
             };
             let before = counts(&state);
             repair::repair(&mut state, 0);
+            assert!(state.gpus[0].frames >= PAGES + state.gpus[0].away_pages);
             assert_eq!(before, counts(&state), "seed {seed}, step {step}");
         }
     }

@@ -6,7 +6,7 @@ use crate::limits::{MAX_QUEUES, WAVE_BLOCKS};
 use crate::mapping::state_for_test;
 use crate::properties::mix;
 use crate::types::{ContextId, Kind, Seq, Status, Work};
-use crate::{process, time};
+use crate::{process, repair, time};
 
 const MS: u64 = 1_000_000;
 const START: u64 = 1_000 * MS;
@@ -141,6 +141,36 @@ fn what_has_begun_is_not_taken_back() {
     machine.at(20 * MS);
     assert_eq!(machine.times(beside), Some((0, 8 * MS)));
     assert_eq!(machine.times(again), Some((4 * MS, 5 * MS)));
+}
+
+/// A process is killed between the two stores by which a piece ends.
+#[test]
+fn a_piece_that_has_ended_is_none_after_a_repair() {
+    let mut machine = Machine::new(1);
+    let seq = machine.push(kernel(0, 1, MS));
+    machine.at(2 * MS);
+    machine.state.contexts[usize::from(machine.contexts[0].index)].head -= 1;
+    repair::repair(&mut machine.state, 0);
+    machine.at(4 * MS);
+    assert_eq!(machine.times(seq), Some((0, MS)));
+    let next = machine.push(kernel(0, 1, MS));
+    machine.at(10 * MS);
+    assert_eq!(machine.times(next), Some((4 * MS, 5 * MS)));
+}
+
+/// An estimate waits for room and for other queues as the device does, so a thread that waits does not look in vain.
+#[test]
+fn estimates_count_what_a_piece_waits_for() {
+    let mut machine = Machine::new(1);
+    machine.push(kernel(0, 1, 100 * MS));
+    let full = machine.push(kernel(1, WAVE_BLOCKS, MS));
+    machine.push(copy(2, 10_000));
+    let join = machine.push(Work { after: Some((1, full)), ..kernel(3, 1, MS) });
+    let next = machine.push(Work { after: Some((3, join)), ..kernel(4, 1, MS) });
+    for (seq, ms) in [(full, 101), (join, 102), (next, 103)] {
+        let earliest_ns = START + ms * MS;
+        assert_eq!(machine.status(0, seq), Status::Pending { earliest_ns }, "{seq:?}");
+    }
 }
 
 /// A walk over random work of two contexts, looked at at random moments: the times do not depend on the looks, no

@@ -123,8 +123,9 @@ impl Exec {
 
     /// What a stream must do for one launch.
     pub fn requests(&self) -> Result<Vec<Request>, CUresult> {
-        let time =
-            |part: &Part| if part.enabled { part.task.time() + part.task.faults() } else { 0 };
+        let time = |part: &Part| {
+            if part.enabled { part.task.time().saturating_add(part.task.moves()) } else { 0 }
+        };
         let steps: Vec<Step> = self
             .parts
             .iter()

@@ -18,7 +18,7 @@ pub fn kind_of(task: &Task) -> CUgraphNodeType {
         Task::Move(one) => match one.kind {
             OperationKind::Copy(_) => CU_GRAPH_NODE_TYPE_MEMCPY,
             OperationKind::Fill(_) => CU_GRAPH_NODE_TYPE_MEMSET,
-            OperationKind::Hint => CU_GRAPH_NODE_TYPE_EMPTY,
+            OperationKind::Prefetch { .. } => CU_GRAPH_NODE_TYPE_EMPTY,
         },
         Task::Host(_) => CU_GRAPH_NODE_TYPE_HOST,
         Task::Record(_) => CU_GRAPH_NODE_TYPE_EVENT_RECORD,

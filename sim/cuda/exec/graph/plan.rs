@@ -1,7 +1,7 @@
 //! The order and the distances in time of a graph's nodes.
 //!
-//! On a real GPU independent nodes overlap, so a graph takes as long as its longest path. The
-//! simulated context works through one queue, so a launch must become a sequence: nodes are put
+//! On a real GPU independent nodes overlap, so a graph takes as long as its longest path. All of a
+//! launch is in one stream, so it must become a sequence: nodes are put
 //! in the order in which they would end, and each is given only the time that passes between the
 //! end before it and its own. The sum is the longest path, and every effect comes after those of
 //! the nodes it depends on.

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -351,15 +351,19 @@ impl Model {
     /// The device work behind which an operation is: that of its stream's queue, and that of others. `Err` where some
     /// is not placed yet.
     fn behind(&self, stream: &Stream, op: &Op) -> Result<(Option<Seq>, Vec<Place>), ()> {
-        let (own, mut seq, mut others) = (self.queue_on_device(stream), stream.last, Vec::new());
+        let (own, mut seq, mut others) =
+            (self.queue_on_device(stream), stream.last, BTreeMap::new());
         for mark in &op.after {
             match self.placed_seq(*mark, stream.context)? {
                 Some((queue, other)) if queue == own => seq = seq.max(Some(other)),
-                Some(other) => others.push(other),
+                Some((queue, other)) => {
+                    let last = others.entry(queue).or_insert(other);
+                    *last = other.max(*last);
+                }
                 None => {}
             }
         }
-        Ok((seq, others))
+        Ok((seq, others.into_iter().collect()))
     }
 
     /// Gives the device the time of every operation of the stream that nothing can delay.

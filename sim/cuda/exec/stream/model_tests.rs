@@ -430,3 +430,28 @@ fn work_behind_a_word_is_taken_back_beside_work_that_runs() {
     assert_eq!(world.at(1_110), [3]);
     assert!(world.model.reached(later));
 }
+
+/// The device was past a word when that turned wrong: what another stream has begun behind it is not done again.
+#[test]
+fn work_that_another_stream_has_begun_is_not_taken_back() {
+    let mut world = World::of(0, true);
+    let [held, other] = [(); 2].map(|()| world.stream(A, Manner::NonBlocking));
+    let open = Arc::new(AtomicBool::new(true));
+    let opens = Arc::clone(&open);
+    world.push(held, Body::Wait(Box::new(move || opens.load(Ordering::SeqCst))));
+    let event = world.event();
+    assert!(world.record(event, held));
+    let after: Vec<_> = world.model.pending(event).into_iter().collect();
+    world.model.push(&world.ring, other, after, Body::nothing()).expect("the stream lives");
+    let mark = world.note(other, 100, 1);
+    open.store(false, Ordering::SeqCst);
+    assert_eq!(world.at(50), []);
+    assert_eq!(world.at(100), [1], "as if nothing had changed");
+    assert!(world.model.reached(mark));
+    let works = |piece: &&Piece| piece.work.duration_ns > 0;
+    assert_eq!(
+        world.ring.all.borrow().iter().filter(works).count(),
+        1,
+        "it was given to the device once"
+    );
+}

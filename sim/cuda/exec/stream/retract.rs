@@ -9,6 +9,7 @@
 
 use gpuslice_sim_device::{ContextId, Seq};
 
+use super::model::Op;
 use super::{Body, Model, Ring, StreamKey};
 
 impl Model {
@@ -44,6 +45,11 @@ impl Model {
         };
         let recalled = ring.recall(context, Seq(next));
         let keys: Vec<_> = self.of_context(context).collect();
+        let has_begun = |op: &Op| {
+            let works = matches!(op.body, Body::Work { ns, .. } if ns > 0);
+            works && op.seq.is_some_and(|seq| seq.0 >= next && !recalled.has(seq))
+        };
+        let is_past = keys.iter().any(|other| self.has_dependant(*other, (key, at), has_begun));
         for other in &keys {
             let Some(stream) = self.streams.get(*other) else {
                 continue;
@@ -53,9 +59,8 @@ impl Model {
             let mut keep = first.unwrap_or(stream.placed);
             if *other == key {
                 // Something behind the wait has begun: the device was past it when the word changed.
-                let works = |body: &Body| matches!(body, Body::Work { ns, .. } if *ns > 0);
                 let mut behind = stream.ops.iter().take(keep).skip(at + 1);
-                if behind.any(|op| works(&op.body)) {
+                if is_past || behind.any(has_begun) {
                     self.end_wait(key, at);
                 } else {
                     keep = keep.min(at);
@@ -67,6 +72,23 @@ impl Model {
         for key in keys {
             self.place(ring, key);
         }
+    }
+
+    /// Whether a stream has placed an operation of this kind behind a point of another stream that is after its `at`th
+    /// operation.
+    fn has_dependant(
+        &self,
+        key: StreamKey,
+        (other, at): (StreamKey, usize),
+        kind: impl Fn(&Op) -> bool,
+    ) -> bool {
+        let (Some(stream), Some(awaited)) = (self.streams.get(key), self.streams.get(other)) else {
+            return false;
+        };
+        let number = awaited.first + at as u64;
+        let awaits = |op: &Op| op.after.iter().any(|it| it.stream == other && it.number > number);
+        let mut placed = stream.ops.iter().take(stream.placed).skip_while(|op| !awaits(op));
+        placed.any(kind)
     }
 
     /// The device has passed this wait, which no longer holds anything.
