@@ -12,7 +12,7 @@ use crate::properties::{Properties, Span, mix};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"gpusimdv");
-pub(crate) const VERSION: u32 = 15;
+pub(crate) const VERSION: u32 = 16;
 pub(crate) const STATE_AT: usize = 32768;
 pub(crate) const FILE_BYTES: usize = STATE_AT + size_of::<State>();
 
@@ -150,7 +150,8 @@ pub(crate) struct MemoryLimit {
 }
 
 /// A context and its work. Sequence numbers count from 0: all has ended below `head`, and from `head` to `tail` what
-/// has an end; number n lives in `ring[n % RING]`.
+/// has an end. Number n lives in `ring[n % RING]`, until another one has that place. No piece loses its place before it
+/// has ended: the number that would take it is passed over.
 #[repr(C)]
 pub(crate) struct Context {
     pub live: u32,
@@ -178,7 +179,8 @@ pub(crate) struct Context {
     pub busy_ns: u64,
     /// A bit for each queue that has work.
     pub used: u32,
-    pub reserved: u32,
+    /// Pieces that have not ended.
+    pub pending: u32,
     pub queues: [Queue; MAX_QUEUES as usize],
     pub load: Load,
     pub ring: [Entry; RING as usize],
@@ -198,6 +200,8 @@ pub(crate) struct Queue {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Entry {
+    /// Its number + 1, 0 for a place that was never used.
+    pub number: u64,
     /// Time that it still takes.
     pub left_ns: u64,
     /// 0 until it begins.

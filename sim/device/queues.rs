@@ -54,15 +54,52 @@ impl Context {
 
     /// Whether a piece has ended.
     pub(crate) fn has_ended(&self, seq: u64) -> bool {
-        seq < self.head || (seq < self.tail && self.entry(seq).end_ns != 0)
+        seq < self.head || (seq < self.tail && !self.is_pending(seq))
+    }
+
+    /// A piece that has lost its place has ended.
+    fn is_pending(&self, seq: u64) -> bool {
+        let entry = self.entry(seq);
+        entry.number == seq + 1 && entry.end_ns == 0
+    }
+
+    /// Whether the place of a new number is that of an earlier piece which has not ended.
+    fn is_taken(&self, seq: u64) -> bool {
+        let earlier = self.entry(seq).number.checked_sub(1);
+        earlier.is_some_and(|it| (self.head..self.tail).contains(&it) && self.is_pending(it))
+    }
+
+    /// Start and end of a piece that has ended, as far as they are known.
+    pub(crate) fn times(&self, seq: u64) -> Option<(u64, u64)> {
+        let entry = self.entry(seq);
+        (entry.number == seq + 1).then_some((entry.start_ns, entry.end_ns))
+    }
+
+    /// The earliest end that is known.
+    pub(crate) fn earliest_end(&self) -> u64 {
+        let ends = self.ring.iter().filter(|it| it.number <= self.tail).map(|it| it.end_ns);
+        ends.filter(|end| *end != 0).min().unwrap_or(0)
+    }
+
+    /// Numbers from `from` on of the pieces that have not ended, the earliest first.
+    fn pending_from(&self, from: u64) -> Vec<u64> {
+        let numbers = self.ring.iter().filter(|it| it.end_ns == 0).map(|it| it.number);
+        let seqs = numbers.filter_map(|number| number.checked_sub(1));
+        let mut seqs: Vec<u64> = seqs.filter(|seq| (from..self.tail).contains(seq)).collect();
+        seqs.sort_unstable();
+        seqs
     }
 
     /// Queues a piece behind all earlier ones of its queue; the caller has made sure that there is room.
     pub(crate) fn push(&mut self, work: Work) -> Seq {
-        let seq = self.tail;
+        let mut seq = self.tail;
+        while self.is_taken(seq) {
+            seq += 1;
+        }
         let after = work.after.filter(|(_, after)| after.0 < seq);
         let (after_queue, after) = after.map_or((0, 0), |(queue, after)| (queue, after.0 + 1));
         *self.entry_mut(seq) = Entry {
+            number: seq + 1,
             left_ns: work.duration_ns.min(MAX_DURATION_NS),
             start_ns: 0,
             end_ns: 0,
@@ -73,7 +110,7 @@ impl Context {
             kind: work.kind as u16,
             blocks: work.blocks.min(WAVE_BLOCKS),
         };
-        self.tail += 1;
+        self.tail = seq + 1;
         self.link(seq);
         Seq(seq)
     }
@@ -84,6 +121,7 @@ impl Context {
         let queue = &mut self.queues[at];
         let last = std::mem::replace(&mut queue.last, seq + 1);
         queue.left_ns = queue.left_ns.saturating_add(entry.left_ns);
+        self.pending += 1;
         if queue.first == 0 {
             queue.first = seq + 1;
             self.used |= 1 << at;
@@ -95,11 +133,12 @@ impl Context {
     /// Makes the queues again, of the pieces that have not ended.
     pub(crate) fn relink(&mut self) {
         (self.queues, self.used) = ([Queue { first: 0, last: 0, left_ns: 0 }; _], 0);
-        for seq in self.head..self.tail {
-            let entry = self.entry_mut(seq);
-            (entry.next, entry.queue) = (0, entry.queue.min(MAX_QUEUES as u16 - 1));
-            entry.after_queue = entry.after_queue.min(MAX_QUEUES as u16 - 1);
-            if entry.end_ns == 0 {
+        self.pending = 0;
+        if self.head < self.tail {
+            for seq in self.pending_from(self.head) {
+                let entry = self.entry_mut(seq);
+                (entry.next, entry.queue) = (0, entry.queue.min(MAX_QUEUES as u16 - 1));
+                entry.after_queue = entry.after_queue.min(MAX_QUEUES as u16 - 1);
                 self.link(seq);
             }
         }
@@ -211,6 +250,7 @@ impl Context {
         let queue = &mut self.queues[at];
         queue.left_ns = queue.left_ns.saturating_sub(spent);
         if ends {
+            self.pending -= 1;
             queue.first = next;
             if next == 0 {
                 (queue.last, queue.left_ns) = (0, 0);
@@ -221,7 +261,7 @@ impl Context {
     }
 
     fn forget_ended(&mut self) {
-        while self.head < self.tail && self.entry(self.head).end_ns != 0 {
+        while self.head < self.tail && !self.is_pending(self.head) {
             self.head += 1;
         }
     }
@@ -245,17 +285,14 @@ impl Context {
 
     /// Takes back the pieces from `from` on that have not begun.
     pub(crate) fn recall(&mut self, from: u64, now: u64) -> Recalled {
-        let from = from.max(self.head);
-        let begun = |seq: &u64| self.entry(*seq).start_ns != 0;
-        let first = (from..self.tail).find(|seq| !begun(seq)).unwrap_or(self.tail.max(from));
-        let kept: Vec<u64> = (first..self.tail).filter(begun).collect();
-        for seq in (first..self.tail).filter(|seq| kept.binary_search(seq).is_err()) {
+        let mut taken = self.pending_from(from.max(self.head));
+        taken.retain(|seq| self.entry(*seq).start_ns == 0);
+        for &seq in &taken {
             let entry = self.entry_mut(seq);
             (entry.left_ns, entry.end_ns) = (0, now.max(1));
         }
-        self.tail = kept.last().map_or(first.min(self.tail), |last| last + 1);
         self.relink();
-        Recalled { from: Seq(first.min(self.tail)), kept: kept.into_iter().map(Seq).collect() }
+        Recalled(taken.into_iter().map(Seq).collect())
     }
 
     /// The least time that the context needs the GPU for until a pending piece has ended.

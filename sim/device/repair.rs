@@ -7,7 +7,7 @@
 //! belongs to the dead process. The repair makes it whole enough to be dropped with the rest of that process.
 
 use crate::layout::{Gpu, HELD, Page, SCRUB, Slot, State};
-use crate::limits::{MAX_CONTEXTS, MAX_GPUS, MAX_PENDING};
+use crate::limits::{MAX_CONTEXTS, MAX_GPUS};
 use crate::memory::account;
 
 /// Makes the state consistent again; blocks without holders are assigned to `scrubber` for wiping.
@@ -21,7 +21,7 @@ pub(crate) fn repair(state: &mut State, scrubber: usize) {
         }
     }
     for context in state.contexts.iter_mut().filter(|context| context.live != 0) {
-        context.tail = context.tail.clamp(context.head, context.head + MAX_PENDING);
+        context.tail = context.tail.max(context.head);
         context.relink();
     }
     repair_queues(state);

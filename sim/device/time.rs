@@ -198,10 +198,11 @@ pub(crate) fn leave(gpu: &mut Gpu, index: u16) {
 pub(crate) fn status(gpu: &Gpu, contexts: &[Context], index: u16, seq: u64) -> Status {
     let context = &contexts[usize::from(index)];
     if context.has_ended(seq) {
-        let known = seq.max(context.tail.saturating_sub(RING));
-        let entry = context.entry(known);
-        let start_ns = if known == seq { entry.start_ns } else { entry.end_ns };
-        return Status::Done { start_ns, end_ns: entry.end_ns };
+        let (start_ns, end_ns) = context.times(seq).unwrap_or_else(|| {
+            let end = context.earliest_end();
+            (end, end)
+        });
+        return Status::Done { start_ns, end_ns };
     }
     match context.fault_xid {
         0 => Status::Pending { earliest_ns: earliest(gpu, contexts, index, seq) },

@@ -51,18 +51,14 @@ impl Work {
     }
 }
 
-/// Work that was taken back: all from `from` on, but for what had begun.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Recalled {
-    pub from: Seq,
-    /// In order.
-    pub kept: Vec<Seq>,
-}
+/// Work that was taken back, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recalled(pub Vec<Seq>);
 
 impl Recalled {
     /// Whether this piece was taken back.
     pub fn has(&self, seq: Seq) -> bool {
-        seq >= self.from && self.kept.binary_search(&seq).is_err()
+        self.0.binary_search(&seq).is_ok()
     }
 }
 
@@ -200,7 +196,7 @@ pub struct ContextInfo {
     pub gpu: usize,
     /// Device time used since creation.
     pub busy_ns: u64,
-    /// Pieces of work completed, and queued but not completed.
+    /// The first piece of work that is not completed, and how many are queued and not completed.
     pub completed: u64,
     pub pending: u64,
     /// The Xid that killed it, if one did.

@@ -9,6 +9,9 @@ use crate::types::{ContextId, ContextInfo, Kind, Recalled, Seq, Status, Work};
 use crate::{lock, process, time};
 use std::sync::atomic::Ordering;
 
+/// Pause between two looks for room where no end is foreseen.
+const ROOM_LOOK_NS: u64 = 50_000;
+
 impl Machine {
     /// Makes a context; it takes its overhead from the GPU's memory, and from now on the process
     /// shows in the GPU's process list.
@@ -56,7 +59,7 @@ impl Machine {
             if context.fault_xid != 0 {
                 return Err(DeviceError::Faulted { xid: context.fault_xid });
             }
-            if context.tail - context.head >= MAX_PENDING {
+            if u64::from(context.pending) >= MAX_PENDING {
                 return Err(DeviceError::QueueFull);
             }
             let mut duration_ns = work.duration_ns;
@@ -124,7 +127,8 @@ impl Machine {
             // Half the queue: waking for every single completion would cost more than it gives.
             match self.poll(id, Seq(info.completed + MAX_PENDING / 2))? {
                 Status::Pending { earliest_ns } => nap(earliest_ns),
-                _ => return Ok(()),
+                // That has ended, and others have not.
+                _ => nap(now_ns() + ROOM_LOOK_NS),
             }
         }
     }
@@ -149,7 +153,7 @@ impl Machine {
                 gpu: context.gpu as usize,
                 busy_ns: context.busy_ns,
                 completed: context.head,
-                pending: context.tail - context.head,
+                pending: u64::from(context.pending),
                 fault: Some(context.fault_xid).filter(|&xid| xid != 0),
             })
         })

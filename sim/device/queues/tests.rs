@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::layout::{DRIVER, State};
-use crate::limits::{MAX_QUEUES, WAVE_BLOCKS};
+use crate::limits::{MAX_QUEUES, RING, WAVE_BLOCKS};
 use crate::mapping::state_for_test;
 use crate::properties::mix;
 use crate::types::{ContextId, Kind, Seq, Status, Work};
@@ -141,6 +141,29 @@ fn what_has_begun_is_not_taken_back() {
     machine.at(20 * MS);
     assert_eq!(machine.times(beside), Some((0, 8 * MS)));
     assert_eq!(machine.times(again), Some((4 * MS, 5 * MS)));
+}
+
+/// Pieces of other queues end beside one that runs, more than the ring has places.
+#[test]
+fn a_piece_that_runs_for_ever_keeps_its_place_and_no_other_one() {
+    let mut machine = Machine::new(1);
+    let ever = machine.push(kernel(0, 1, u64::MAX));
+    machine.at(MS);
+    let mut last = ever;
+    for round in 0..5 * RING {
+        let seq = machine.push(kernel(1, 1, 1_000));
+        assert!(seq > last && seq.0 % RING != ever.0 % RING, "{seq:?}");
+        last = seq;
+        machine.at(MS + (round + 1) * 1_000);
+        assert_eq!(machine.times(seq), Some((MS + round * 1_000, MS + (round + 1) * 1_000)));
+    }
+    assert_eq!(machine.times(ever), None);
+    let context = &machine.state.contexts[usize::from(machine.contexts[0].index)];
+    assert_eq!((context.pending, context.head), (1, ever.0));
+    repair::repair(&mut machine.state, 0);
+    let next = machine.push(kernel(1, 1, MS));
+    machine.at(1_000 * MS);
+    assert!(machine.times(next).is_some() && machine.times(ever).is_none());
 }
 
 /// A process is killed between the two stores by which a piece ends.

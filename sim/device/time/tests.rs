@@ -4,7 +4,7 @@ use crate::config::Config;
 use crate::layout::{DRIVER, State};
 use crate::limits::{MAX_DURATION_NS, MAX_PENDING, RING, WAVE_BLOCKS};
 use crate::mapping::state_for_test;
-use crate::types::{ContextId, Kind, Status, Work};
+use crate::types::{ContextId, Kind, Seq, Status, Work};
 use crate::{process, time};
 
 const MS: u64 = 1_000_000;
@@ -262,20 +262,20 @@ fn what_has_not_begun_can_be_taken_back() {
     let index = usize::from(a.index);
     let recall = |state: &mut State, from: u64| {
         let State { contexts, gpus, .. } = state;
-        time::recall(&mut gpus[0], &mut contexts[index], a.index, from).from.0
+        time::recall(&mut gpus[0], &mut contexts[index], a.index, from).0
     };
-    assert_eq!(recall(&mut state, 4), 4);
-    assert_eq!(recall(&mut state, 0), 2, "the second is running");
-    assert_eq!(recall(&mut state, 7), 2);
+    assert_eq!(recall(&mut state, 4), [Seq(4)]);
+    assert_eq!(recall(&mut state, 0), [Seq(2), Seq(3)], "the second is running");
+    assert_eq!(recall(&mut state, 0), []);
     look(&mut state, START + 10 * MS);
     assert_eq!(status(&state, a, 1), done(MS, 2 * MS));
     assert_eq!((busy(&state, a), busy(&state, b)), (2 * MS, MS));
-    assert_eq!(push(&mut state, a, MS), 2, "as if nothing had been there");
+    push(&mut state, a, MS);
     look(&mut state, START + 12 * MS);
     assert_eq!(busy(&state, a), 3 * MS);
     // Before it has begun, all of it goes, and the other has the GPU.
-    assert_eq!(push(&mut state, a, MS), 3);
-    assert_eq!(recall(&mut state, 0), 3);
+    let last = push(&mut state, a, MS);
+    assert_eq!(recall(&mut state, 0), [Seq(last)]);
     push(&mut state, b, MS);
     look(&mut state, START + 20 * MS);
     assert_eq!((busy(&state, a), busy(&state, b)), (3 * MS, 2 * MS));

@@ -40,16 +40,15 @@ impl Ring for Clockwork {
         Ok(Seq(all.len() as u64 - 1))
     }
     fn recall(&self, context: ContextId, from: Seq) -> Recalled {
-        let mut kept = Vec::new();
+        let mut taken = Vec::new();
         for (at, piece) in self.all.borrow_mut().iter_mut().enumerate().skip(from.0 as usize) {
             let begun = piece.times.is_some_and(|(start, _)| start < self.now.get());
-            if begun || piece.context != context {
-                kept.push(Seq(at as u64));
-            } else {
+            if !begun && piece.context == context {
                 piece.times = None;
+                taken.push(Seq(at as u64));
             }
         }
-        Recalled { from, kept }
+        Recalled(taken)
     }
     fn status(&self, _: ContextId, seq: Seq) -> Status {
         match self.all.borrow()[seq.0 as usize].times {

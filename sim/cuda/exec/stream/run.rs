@@ -64,8 +64,7 @@ impl Ring for Machine {
     }
     fn recall(&self, context: ContextId, from: Seq) -> Recalled {
         // Of a context that is gone there is nothing left to take back.
-        let nothing = Recalled { from: Seq(u64::MAX), kept: Vec::new() };
-        Machine::recall(self, context, from).unwrap_or(nothing)
+        Machine::recall(self, context, from).unwrap_or_default()
     }
     fn status(&self, context: ContextId, seq: Seq) -> Status {
         // A context that is gone has nothing pending; its streams are dropped with it.
