@@ -236,21 +236,17 @@ impl Task {
             return 0;
         }
         match self {
-            Self::Kernel(launch) => launch.pointers().map(come).sum(),
+            Self::Kernel(launch) => return launch.pointers().map(come).sum(),
             Self::Move(one) => match one.kind {
-                OperationKind::Fill(fill) => come(fill.dst),
-                OperationKind::Prefetch { address, to_host } => {
-                    if to_host {
-                        residency::leave(address);
-                    } else {
-                        residency::come(address);
-                    }
-                    0
-                }
-                OperationKind::Copy(_) => 0,
+                OperationKind::Fill(fill) => return come(fill.dst),
+                // Its own time is that of the copy.
+                OperationKind::Prefetch { address, to_host: true } => residency::leave(address),
+                OperationKind::Prefetch { address, to_host: false } => drop(come(address)),
+                OperationKind::Copy(_) => {}
             },
-            _ => 0,
+            _ => {}
         }
+        0
     }
 
     fn kind(&self) -> Kind {
