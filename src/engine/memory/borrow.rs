@@ -383,6 +383,7 @@ impl Engine {
                 self.put_limit(token, (index, lane), limit, actions);
                 self.find_lenders();
                 self.serve(index, lane, actions);
+                self.recall_excess(index, lane);
             }
             Err(why) => actions.push(Action::Denied { token, why }),
         }

@@ -57,7 +57,7 @@ impl Engine {
         true
     }
 
-    /// Recalls all unused credit of an account, for other containers.
+    /// Recalls all unused credit of an account: for other containers, or since it has more than a lowered cap.
     pub(crate) fn recall_all(&mut self, index: ContainerIndex, lane: Lane) {
         let Some(container) = self.containers.get_mut(index) else {
             return;

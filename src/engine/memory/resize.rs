@@ -1,7 +1,8 @@
 //! A cap changes while processes live.
 //!
 //! A larger cap is a new promise and follows the rules of admission. A smaller one takes no memory away:
-//! bytes reserved beyond it stay, and no process grows until the account fits again.
+//! bytes reserved beyond it stay, and no process grows until the account fits again. Credit that processes have and
+//! do not use is recalled, or they could allocate from it, beyond the new cap.
 
 use gpuslice_wire::admin::{MemoryAsk, NO_CAP};
 use gpuslice_wire::ids::{ContainerId, Lane};
@@ -29,8 +30,17 @@ impl Engine {
                 self.put_cap(token, index, lane, cap, actions);
                 self.inherit_unfreed(index);
                 self.serve(index, lane, actions);
+                self.recall_excess(index, lane);
             }
             Err(why) => actions.push(Action::Denied { token, why }),
+        }
+    }
+
+    /// Recalls the unused credit of an account that has more than its limit, which was lowered.
+    pub(crate) fn recall_excess(&mut self, index: ContainerIndex, lane: Lane) {
+        let slice = self.containers.get(index).and_then(|it| it.slices.get(lane));
+        if slice.is_some_and(|it| it.account.reserved() > it.account.limit()) {
+            self.recall_all(index, lane);
         }
     }
 

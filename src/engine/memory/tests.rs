@@ -395,10 +395,30 @@ fn a_smaller_cap_takes_nothing_away_and_shows() {
         resize(&mut rig, Lane(0), MemoryAsk::Exactly(Bytes(30))).expect("less is no promise");
     assert_eq!((change.cap, change.reserved), (Bytes(30), Bytes(100)));
     assert_eq!(record.lanes[0].cap, Bytes(30));
-    assert_eq!(answers(&rig.reserve(who[0], 1, 1)), [(who[0], None)]);
+    assert_eq!(answers(&rig.reserve(who[0], 1, 1)), []);
+    assert_eq!(answers(&rig.give_back(who[1], 1, 0)), [(who[0], None)]);
     rig.step(release(who[0], Lane(0), 60));
     assert_eq!(answers(&rig.reserve(who[0], 1, 1)), [], "the other may have something");
-    assert_eq!(answers(&rig.give_back(who[1], 1, 11)), [(who[0], Some(1))]);
+    assert_eq!(answers(&rig.give_back(who[1], 2, 11)), [(who[0], Some(1))]);
+}
+
+/// Else a process could go on allocating from its credit, beyond the new cap.
+#[test]
+fn a_smaller_cap_asks_for_unused_credit_back() {
+    let (mut rig, who) = slice_of(&[60, 40]);
+    let lower = |bytes| Event::Resize {
+        token: Token(9),
+        container: id("a"),
+        lane: Lane(0),
+        memory: MemoryAsk::Exactly(Bytes(bytes)),
+    };
+    let recalled = |actions: &[Action]| view(actions).map(|view| view.recall);
+    assert_eq!(recalled(&rig.step(lower(100))), None, "all of it fits");
+    assert_eq!(recalled(&rig.step(lower(30))), Some(1));
+    rig.give_back(who[0], 1, 50);
+    rig.give_back(who[1], 1, 35);
+    assert_eq!(reserved(&rig), 15);
+    assert_eq!(recalled(&rig.step(lower(20))), Some(1), "what is left fits");
 }
 
 #[test]

@@ -188,9 +188,11 @@ fn a_cap_changes_while_processes_live_and_is_written_down() {
     assert_eq!(answer, Answer::Resized { cap, reserved });
     eventually("the page", || page.lane[0].cap.load(SeqCst) == 2 * GIB);
     assert_eq!(granted(&two.reserve(0, MIB, MIB)), Some(MIB));
+    let recalls = page.lane[0].recall.load(SeqCst);
     let answer = resize(&node, "a", Lane(0), exactly(MIB));
     let (cap, reserved) = (Bytes(MIB), Bytes(GIB + MIB));
     assert_eq!(answer, Answer::Resized { cap, reserved }, "nothing is taken away");
+    eventually("unused credit is asked for", || page.lane[0].recall.load(SeqCst) > recalls);
     assert_eq!(granted(&two.reserve(0, MIB, MIB)), None, "and nothing added");
     node.end_daemon(Signal::SIGKILL);
     node.start_daemon(&[]);
