@@ -13,8 +13,6 @@ use super::os;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
-/// The number of announced calls under way, and two bits.
-static WORD: AtomicU32 = AtomicU32::new(0);
 /// The bit that is set while the gate asks.
 const ASKING: u32 = 1 << 31;
 /// The bit that is set when a call waits for the end of that.
@@ -22,81 +20,106 @@ const WAITING: u32 = 1 << 30;
 /// No call waits longer without a look, should the thread that asks be gone.
 const LOOK_NS: u64 = 1_000_000;
 
-/// Whether the process has ever begun a capture.
-static CAPTURED: AtomicBool = AtomicBool::new(false);
+/// Those of this process.
+static CAPTURES: Captures = Captures::new();
 
-/// An announced call under way.
-struct Call;
+/// The captures of a process.
+struct Captures {
+    /// The number of announced calls under way, and two bits.
+    word: AtomicU32,
+    /// Whether one was ever begun.
+    begun: AtomicBool,
+}
 
-impl Call {
-    fn announce() -> Call {
-        let mut word = WORD.load(SeqCst);
+impl Captures {
+    const fn new() -> Captures {
+        Captures { word: AtomicU32::new(0), begun: AtomicBool::new(false) }
+    }
+
+    fn announce(&self) -> Call<'_> {
+        let mut word = self.word.load(SeqCst);
         loop {
             if word & ASKING != 0 {
-                let waiting = WORD.fetch_or(WAITING, SeqCst) | WAITING;
+                let waiting = self.word.fetch_or(WAITING, SeqCst) | WAITING;
                 if waiting & ASKING != 0 {
-                    os::wait(&WORD, waiting, LOOK_NS);
+                    os::wait(&self.word, waiting, LOOK_NS);
                 }
-                word = WORD.load(SeqCst);
+                word = self.word.load(SeqCst);
                 continue;
             }
-            match WORD.compare_exchange_weak(word, word + 1, SeqCst, SeqCst) {
-                Ok(_) => return Call,
+            match self.word.compare_exchange_weak(word, word + 1, SeqCst, SeqCst) {
+                Ok(_) => return Call(self),
                 Err(now) => word = now,
             }
         }
     }
+
+    fn begin<R>(&self, call: impl FnOnce() -> R) -> R {
+        self.begun.store(true, SeqCst);
+        let _call = self.announce();
+        call()
+    }
+
+    #[inline]
+    fn join<R>(&self, call: impl FnOnce() -> R) -> R {
+        // A program orders this call behind the one that began the capture it joins.
+        let _call = self.begun.load(Relaxed).then(|| self.announce());
+        call()
+    }
+
+    fn apart<R>(&self, ask: impl FnOnce() -> R) -> Option<R> {
+        let free = |word: u32| (word & !WAITING == 0).then_some(word | ASKING);
+        self.word.fetch_update(SeqCst, SeqCst, free).ok()?;
+        let _question = Question(self);
+        Some(ask())
+    }
 }
 
-impl Drop for Call {
+/// An announced call under way.
+struct Call<'a>(&'a Captures);
+
+impl Drop for Call<'_> {
     fn drop(&mut self) {
-        WORD.fetch_sub(1, SeqCst);
+        self.0.word.fetch_sub(1, SeqCst);
+    }
+}
+
+/// The gate asks.
+struct Question<'a>(&'a Captures);
+
+impl Drop for Question<'_> {
+    fn drop(&mut self) {
+        if self.0.word.fetch_and(!(ASKING | WAITING), SeqCst) & WAITING != 0 {
+            os::wake(&self.0.word);
+        }
     }
 }
 
 /// Makes a call that begins a capture.
 pub fn begin<R>(call: impl FnOnce() -> R) -> R {
-    CAPTURED.store(true, SeqCst);
-    let _call = Call::announce();
-    call()
+    CAPTURES.begin(call)
 }
 
 /// Makes a call by which a stream may join a capture.
 #[inline]
 pub fn join<R>(call: impl FnOnce() -> R) -> R {
-    // A program orders this call behind the one that began the capture it joins.
-    let _call = CAPTURED.load(Relaxed).then(Call::announce);
-    call()
+    CAPTURES.join(call)
 }
 
 /// Whether the process has ever begun a capture: while it has not, no stream need be asked.
 #[inline]
 pub fn ever() -> bool {
-    CAPTURED.load(Relaxed)
-}
-
-/// The gate asks.
-struct Question;
-
-impl Drop for Question {
-    fn drop(&mut self) {
-        if WORD.fetch_and(!(ASKING | WAITING), SeqCst) & WAITING != 0 {
-            os::wake(&WORD);
-        }
-    }
+    CAPTURES.begun.load(Relaxed)
 }
 
 /// Asks by `ask` while no capture begins and no stream joins one; `None` where that is under way.
 pub fn apart<R>(ask: impl FnOnce() -> R) -> Option<R> {
-    let free = |word: u32| (word & !WAITING == 0).then_some(word | ASKING);
-    WORD.fetch_update(SeqCst, SeqCst, free).ok()?;
-    let _question = Question;
-    Some(ask())
+    CAPTURES.apart(ask)
 }
 
 /// In the child of a fork: the threads that announced or asked are not there. Async-signal-safe.
 pub fn in_child() {
-    WORD.store(0, SeqCst);
+    CAPTURES.word.store(0, SeqCst);
 }
 
 #[cfg(test)]
@@ -108,23 +131,24 @@ mod tests {
     /// everything ends.
     #[test]
     fn a_question_and_a_call_never_meet() {
-        static CALLS: AtomicU64 = AtomicU64::new(0);
-        static ASKED: AtomicU64 = AtomicU64::new(0);
-        begin(|| ()); // from here on calls that may join one count
+        let captures = Captures::new(); // other tests use those of the process
+        captures.begin(|| ()); // from here on calls that may join one count
+        let (called, asked) = (AtomicU64::new(0), AtomicU64::new(0));
         std::thread::scope(|scope| {
+            let call = || {
+                called.fetch_add(1, SeqCst);
+                std::thread::yield_now(); // a question may begin, if it is allowed to
+                assert_eq!(asked.load(SeqCst) % 2, 0, "a question is under way");
+                called.fetch_sub(1, SeqCst);
+            };
             for thread in 0..4 {
+                let captures = &captures;
                 scope.spawn(move || {
                     for _ in 0..4_000 {
-                        let call = || {
-                            CALLS.fetch_add(1, SeqCst);
-                            std::thread::yield_now(); // a question may begin, if it is allowed to
-                            assert_eq!(ASKED.load(SeqCst) % 2, 0, "a question is under way");
-                            CALLS.fetch_sub(1, SeqCst);
-                        };
                         if thread % 2 == 0 {
-                            begin(call);
+                            captures.begin(call);
                         } else {
-                            join(call);
+                            captures.join(call);
                         }
                         std::thread::yield_now();
                     }
@@ -133,18 +157,18 @@ mod tests {
             for _ in 0..2 {
                 scope.spawn(|| {
                     // Calls end at last, so this does.
-                    while ASKED.load(SeqCst) < 2_000 {
+                    while asked.load(SeqCst) < 2_000 {
                         let ask = || {
-                            ASKED.fetch_add(1, SeqCst);
+                            asked.fetch_add(1, SeqCst);
                             std::thread::yield_now();
-                            assert_eq!(CALLS.load(SeqCst), 0, "a call is under way");
-                            ASKED.fetch_add(1, SeqCst);
+                            assert_eq!(called.load(SeqCst), 0, "a call is under way");
+                            asked.fetch_add(1, SeqCst);
                         };
-                        apart(ask);
+                        captures.apart(ask);
                     }
                 });
             }
         });
-        assert_eq!(WORD.load(SeqCst) & !WAITING, 0);
+        assert_eq!(captures.word.load(SeqCst) & !WAITING, 0);
     }
 }

@@ -30,6 +30,11 @@ const ANSWER_SECONDS: i64 = 15;
 const RESTART_MAX: Duration = Duration::from_secs(10);
 const RESTART_PAUSE: Duration = Duration::from_millis(100);
 
+/// The daemon ended, or closed the connection, before it answered.
+#[derive(Debug, thiserror::Error)]
+#[error("the daemon at {} closed the connection; check that this user may use it", .0.display())]
+pub struct Closed(PathBuf);
+
 /// A connection to a daemon.
 pub struct Admin {
     socket: RefCell<OwnedFd>,
@@ -153,6 +158,8 @@ impl Admin {
     fn packet<'a>(&self, buffer: &'a mut [u8]) -> Result<&'a [u8]> {
         let received = loop {
             match recv(self.socket.borrow().as_raw_fd(), buffer, MsgFlags::empty()) {
+                // The daemon ended before it read the command.
+                Err(Errno::ECONNRESET) => break Ok(0),
                 // Stop and continue (SIGSTOP, SIGCONT) also interrupt a wait with a time limit.
                 Err(Errno::EINTR) => {}
                 done => break done,
@@ -165,10 +172,7 @@ impl Admin {
             )
         })?;
         if len == 0 {
-            bail!(
-                "the daemon at {} closed the connection; check that this user may use it",
-                self.path.display()
-            );
+            return Err(Closed(self.path.clone()).into());
         }
         Ok(&buffer[..len])
     }

@@ -3,18 +3,22 @@
 //! The driver moves the memory of whole processes (release 570 and later). Their programs do not notice: calls to the
 //! driver wait until the container is resumed. Its cap stays promised to it.
 
-use crate::admin::Admin;
+use crate::admin::{Admin, Closed};
 use crate::node;
 use crate::out;
 use crate::refused::reworded;
 use crate::rm::find;
 use crate::table::{Row, View};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use gpuslice_wire::admin::Command;
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::units::Bytes;
 use std::path::PathBuf;
 use std::process::ExitCode;
+
+/// What a command says of a connection that was lost.
+const CUT_SHORT: &str = "the daemon ended before the move did; \
+     gpuslice ps shows what the next daemon makes of it, which orders a move again that had begun";
 
 /// Options of both commands.
 #[derive(clap::Args)]
@@ -71,9 +75,10 @@ fn ask(options: &Options, command: impl Fn(ContainerId) -> Command) -> Result<(A
     let container = ContainerId::new(&id).context(id.clone())?;
     // A move takes as long as its bytes; the daemon bounds it.
     admin.wait_for_long()?;
-    admin
-        .ask(&command(container))
-        .map_err(|why| reworded(&why, (&id, &options.container), options.runtime_dir.as_deref()))?;
+    admin.ask(&command(container)).map_err(|why| {
+        let why = if why.is::<Closed>() { anyhow!(CUT_SHORT) } else { why };
+        reworded(&why, (&id, &options.container), options.runtime_dir.as_deref())
+    })?;
     let rows = view.rows.iter().filter(|row| row.container == id);
     let memory = rows.fold(Bytes::ZERO, |sum, row| sum.saturating_add(row.reserved));
     Ok((Asked { name: view.name(&id), id, memory }, admin))

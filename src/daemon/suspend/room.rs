@@ -160,8 +160,13 @@ mod tests {
     }
 
     fn room(free: u64) -> GpuRoom {
-        let processes =
-            [(7, Some(MIB)), (8, Some(3 * MIB)), (9, None), (10, Some(2 * MIB)), (11, Some(0))];
+        let processes = [
+            (7, Some(MIB)),
+            (8, Some(3 * MIB)),
+            (9, None),
+            (10, Some(2 * MIB)),
+            (11, Some(MIB / 2)),
+        ];
         GpuRoom { gpu: [1; 16], free: Ok(Some(free * MIB)), processes: processes.into() }
     }
 

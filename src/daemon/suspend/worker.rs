@@ -53,11 +53,11 @@ pub fn serve_child(library: &Path) -> Result<(), String> {
 }
 
 /// Does a job, if nothing is known against it. A simulated driver needs no memory of this machine for it.
-fn report_of<'a>(
+fn report_of<'a, D: Checkpoints + 'a>(
     job: &Job,
     kernel: &Kernel,
     simulated: bool,
-    driver: impl FnOnce() -> Result<&'a Driver, String>,
+    driver: impl FnOnce() -> Result<&'a D, String>,
 ) -> Report {
     let of = &job.processes;
     let found = match kernel.silent(of).filter(|_| !job.undoes) {

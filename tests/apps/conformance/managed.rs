@@ -34,6 +34,7 @@ fn over_the_device(gpu: Gpu) -> Outcome {
     let (total, mut at) = (gpu.total()?, 0);
     let code =
         says!([SUCCESS, OOM], cuMemAllocManaged(&mut at, total + GRAIN, CU_MEM_ATTACH_GLOBAL));
+    note(format!("cuMemAllocManaged={code:?}"));
     if code == SUCCESS {
         gpu.release(at)?;
     }

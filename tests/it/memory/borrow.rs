@@ -8,6 +8,7 @@ use crate::harness::eventually;
 use crate::harness::node::{Node, denied, faults, id};
 use crate::harness::process::{KillOnDrop, put_in_slice};
 use crate::harness::wire::{TenantClient, client_page, container_page, granted, own_slot};
+use gpuslice_sim_device::ContextId;
 use gpuslice_wire::admin::{Answer, Command as Admin, Denial, MemoryAsk};
 use gpuslice_wire::ids::Lane;
 use gpuslice_wire::page::SHARES_NOTHING;
@@ -100,10 +101,16 @@ struct Program(KillOnDrop);
 
 impl Program {
     fn start(node: &Node, container: &str, most_mib: u64) -> Program {
+        Program::with(node, container, most_mib, &["--idle"])
+    }
+
+    /// One that does as these words say when it has its memory.
+    fn with(node: &Node, container: &str, most_mib: u64, words: &[&str]) -> Program {
         let mut command = Command::new(program("tenant"));
         put_in_slice(&mut command, node, container)
-            .args(["--seconds", "100000", "--idle", "--step-mib", "64", "--most-mib"])
+            .args(["--seconds", "100000", "--step-mib", "64", "--most-mib"])
             .arg(most_mib.to_string())
+            .args(words)
             .stdout(Stdio::piped());
         Program(KillOnDrop(command.spawn().expect("it starts")))
     }
@@ -149,6 +156,26 @@ fn a_borrower_that_keeps_it_is_suspended_and_resumed_when_there_is_room() {
     eventually("it is resumed", || shown(&node, "burst")["suspension"].is_null());
     eventually("it is attached again", || held(&node, "burst") >= 3 * GIB);
     assert_eq!(shown(&node, "burst")["memory_limit"], 4 * GIB, "its record has the limit");
+}
+
+/// The driver waits for work that runs, for 5 s of the 20 s that this kernel has.
+#[test]
+fn a_borrower_with_a_long_kernel_is_not_moved() {
+    let node = node("reclaim_grace_s = 0");
+    two_slices(&node);
+    let words = ["--kernel-us", "20000000", "--batch", "1"];
+    let mut burst = Program::with(&node, "burst", 3 << 10, &words);
+    burst.filled();
+    let device = node.machine();
+    let works = |id: &ContextId| device.context_info(*id).is_some_and(|it| it.busy_ns > 0);
+    eventually("its kernel", || device.contexts(0).expect("a GPU").iter().any(works));
+    let web = node.process("web");
+    web.attach(Bytes::ZERO);
+    assert_eq!(granted(&web.reserve(0, 2 * GIB, 2 * GIB)), None);
+    assert!(shown(&node, "burst")["suspension"].is_null());
+    let told = must(&node, &["events", "--slice", "burst"]);
+    assert!(told.contains("its work did not end within 5 s"), "{told}");
+    assert!(held(&node, "burst") >= 3 * GIB);
 }
 
 /// Whether a process is answered within so much time.
@@ -531,6 +558,9 @@ fn a_claim_waits_no_longer_than_the_bound() {
         web.release(0, 2 * GIB);
         burst.release(0, 2 * GIB);
     }
+    // A file that is only written once a second tells of a quarter of the claims so soon.
+    let soon = waits.iter().filter(|it| **it < Duration::from_millis(250)).count();
+    assert!(4 * soon >= 3 * waits.len(), "it is told late: {waits:?}");
     within_the_bound("given back when told", 20, waits);
 }
 

@@ -27,7 +27,7 @@ fn charged(node: &Node) -> (u64, u64) {
 
 /// The first process of a container makes a context; returns whether its first step was charged before, of so many MiB.
 /// What is free is exact when the context is there, and stays so while nothing happens. `None` if the first look was
-/// not exact, or the context was refused: on a busy machine its measurement may be late, for which there are 400 ms.
+/// not exact.
 fn is_exact_after_samples(part: u64) -> Option<bool> {
     let gpu = format!("devices=1,mem=2GiB,context=518MiB,part={part}MiB,create=4s");
     let node = Node::start_with(&gpu);
@@ -39,9 +39,7 @@ fn is_exact_after_samples(part: u64) -> Option<bool> {
         sleep(Duration::from_millis(5));
     }
     let sampled = sampled();
-    if tenant.answer().as_deref() != Some("ready") {
-        return None;
-    }
+    assert_eq!(tenant.answer().as_deref(), Some("ready"), "there is room for its context");
     let (ready, mut seen_exact) = (Instant::now(), false);
     while ready.elapsed() < Duration::from_millis(1_500) {
         let after = ready.elapsed();
@@ -62,10 +60,7 @@ fn is_exact_after_samples(part: u64) -> Option<bool> {
 fn check(part: u64) {
     let tries: Vec<_> =
         (0..5).map(|_| is_exact_after_samples(part)).take_while(|it| *it != Some(true)).collect();
-    assert!(
-        !tries.windows(2).any(|two| two == [None, None]),
-        "refused, or not exact at once: {tries:?}"
-    );
+    assert!(!tries.windows(2).any(|two| two == [None, None]), "not exact at once: {tries:?}");
     assert!(tries.len() < 5, "two samples see the first step: {tries:?}");
 }
 
@@ -80,10 +75,10 @@ fn a_context_that_is_sampled_before_its_call_returns_is_not_refused() {
     check(518);
 }
 
-/// A process whose first context the driver has made, under a cap with room for no second one. NVML needs half a second
-/// for each answer.
+/// A process whose first context the driver has made, under a cap with room for no second one. NVML needs two
+/// seconds for each answer.
 fn measured_late() -> (Node, Tenant) {
-    let node = Node::start_with("devices=1,mem=2GiB,context=518MiB,nvml=500ms");
+    let node = Node::start_with("devices=1,mem=2GiB,context=518MiB,nvml=2s");
     node.must_admit(CONTAINER, Bytes(CAP));
     let tenant = Tenant::spawn(&node, 1, 1, 1);
     let device = DeviceView::of(&node);
@@ -132,7 +127,10 @@ fn a_first_context_is_there_although_nvml_hangs() {
 #[test]
 fn a_first_context_is_refused_where_the_daemon_stays_away() {
     let (mut node, mut tenant) = measured_late();
+    let since = Instant::now();
     node.end_daemon(Signal::SIGKILL);
     assert_eq!(tenant.answer(), None, "it ends: no context");
+    // It may have asked for some seconds before.
+    assert!(since.elapsed() > Duration::from_secs(20), "after {:?}", since.elapsed());
     assert_eq!(DeviceView::of(&node).used(), 0);
 }

@@ -124,12 +124,18 @@ fn a_stopped_process_of_a_move_that_was_cut_short() {
     let mut a = still(&node, &machine);
     let b = Tenant::start(&node, &machine, "b", 500);
     faults(&machine, "hang=checkpoint");
-    let mut suspend =
-        command(&node, &["suspend", "a"]).stderr(Stdio::null()).spawn().expect("it starts");
+    let suspend =
+        command(&node, &["suspend", "a"]).stderr(Stdio::piped()).spawn().expect("it starts");
     let state = || machine.process_state(a.pid().as_raw());
     eventually("it is locked", || state() == Ok(ProcessState::Locked));
     node.end_daemon(Signal::SIGKILL);
-    assert!(!suspend.wait().expect("ours").success());
+    let output = suspend.wait_with_output().expect("ours");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && told.contains("the daemon ended before the move"),
+        "{told}"
+    );
+    assert!(told.contains("ps --runtime-dir"), "{told}");
     b.gets(&machine, MORE);
     a.signal(Signal::SIGSTOP);
     faults(&machine, "none");

@@ -118,27 +118,27 @@ fn room(group: &Path) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
 
     const MIB: u64 = 1 << 20;
 
-    /// A machine with one process, 7, in the group `/pod/container`.
-    fn machine() -> (tempfile::TempDir, Kernel) {
+    /// A machine with 1 GiB left and one process, 1, in the group `/pod/container`.
+    pub fn machine() -> (tempfile::TempDir, Kernel) {
         let dir = tempfile::tempdir().expect("a directory");
         let kernel =
             Kernel { proc: dir.path().join("proc"), groups: Some(dir.path().join("groups")) };
         let write = |path: &str, text: &str| put(dir.path(), path, text);
-        write("proc/7/stat", "7 (a) T (b) S 1 7 7 0");
-        write("proc/7/cgroup", "4:memory:/other\n0::/pod/container\n");
-        write("proc/7/maps", "7f00-7f01 rw-s 0 00:06 1 /dev/nvidia-uvm\n7f02-7f03 r--p 0 0 0\n");
+        write("proc/1/stat", "7 (a) T (b) S 1 7 7 0");
+        write("proc/1/cgroup", "4:memory:/other\n0::/pod/container\n");
+        write("proc/1/maps", "7f00-7f01 rw-s 0 00:06 1 /dev/nvidia-uvm\n7f02-7f03 r--p 0 0 0\n");
         write("proc/meminfo", "MemTotal: 9 kB\nMemAvailable: 1048576 kB\n");
         write("groups/pod/memory.max", "max\n");
         write("groups/pod/container/cgroup.events", "populated 1\nfrozen 0\n");
         (dir, kernel)
     }
 
-    fn put(dir: &Path, path: &str, text: &str) {
+    pub fn put(dir: &Path, path: &str, text: &str) {
         let path = dir.join(path);
         fs::create_dir_all(path.parent().expect("a directory")).expect("made");
         fs::write(path, text).expect("written");
@@ -147,12 +147,12 @@ mod tests {
     #[test]
     fn a_process_that_would_not_answer_is_named() {
         let (dir, kernel) = machine();
-        assert_eq!(kernel.silent(&[(7, 1), (8, 1)]), None, "8 has ended");
-        put(dir.path(), "proc/7/stat", "7 (a) S (b) T 1 7 7 0");
-        assert!(kernel.silent(&[(7, 1)]).is_some_and(|why| why.contains("kill -CONT 7")));
-        put(dir.path(), "proc/7/stat", "7 (a) R 1 7 7 0");
+        assert_eq!(kernel.silent(&[(1, 1), (2, 1)]), None, "2 has ended");
+        put(dir.path(), "proc/1/stat", "7 (a) S (b) T 1 7 7 0");
+        assert!(kernel.silent(&[(1, 1)]).is_some_and(|why| why.contains("kill -CONT 1")));
+        put(dir.path(), "proc/1/stat", "7 (a) R 1 7 7 0");
         put(dir.path(), "groups/pod/cgroup.events", "populated 1\nfrozen 1\n");
-        assert!(kernel.silent(&[(7, 1)]).is_some_and(|why| why.contains("groups/pod is frozen")));
+        assert!(kernel.silent(&[(1, 1)]).is_some_and(|why| why.contains("groups/pod is frozen")));
     }
 
     #[test]
@@ -163,16 +163,16 @@ mod tests {
             put(dir.path(), &format!("groups/{group}/memory.max"), &most);
             put(dir.path(), &format!("groups/{group}/memory.current"), &now);
         };
-        assert_eq!(kernel.refusal(&[(7, 1)], u64::MAX), None, "no group has a limit");
+        assert_eq!(kernel.refusal(&[(1, 1)], u64::MAX), None, "no group has a limit");
         limit("pod/container", 2000, 1000);
-        assert_eq!(kernel.refusal(&[(7, 1)], 744 * MIB), None);
-        let why = kernel.refusal(&[(7, 1)], 745 * MIB).expect("too much");
+        assert_eq!(kernel.refusal(&[(1, 1)], 744 * MIB), None);
+        let why = kernel.refusal(&[(1, 1)], 745 * MIB).expect("too much");
         assert!(why.contains("1001 MiB more are needed and 1000 MiB left"), "{why}");
         put(dir.path(), "groups/pod/container/memory.stat", "file 9\ninactive_file 1048576\n");
-        assert_eq!(kernel.refusal(&[(7, 1)], 745 * MIB), None, "1 MiB is of files");
+        assert_eq!(kernel.refusal(&[(1, 1)], 745 * MIB), None, "1 MiB is of files");
         limit("pod", 300, 200);
         assert!(
-            kernel.refusal(&[(7, 1)], MIB).is_some_and(|why| why.ends_with("memory.max there"))
+            kernel.refusal(&[(1, 1)], MIB).is_some_and(|why| why.ends_with("memory.max there"))
         );
         assert!(kernel.has_room(768 * MIB) && !kernel.has_room(769 * MIB));
     }
@@ -180,8 +180,8 @@ mod tests {
     #[test]
     fn managed_memory_is_refused() {
         let (dir, kernel) = machine();
-        assert_eq!(kernel.refusal(&[(7, 1)], 0), None);
-        put(dir.path(), "proc/7/maps", &"7f00-7f01 rw-s 0 00:06 1 /dev/nvidia-uvm\n".repeat(2));
-        assert!(kernel.refusal(&[(7, 1)], 0).is_some_and(|why| why.contains("managed")));
+        assert_eq!(kernel.refusal(&[(1, 1)], 0), None);
+        put(dir.path(), "proc/1/maps", &"7f00-7f01 rw-s 0 00:06 1 /dev/nvidia-uvm\n".repeat(2));
+        assert!(kernel.refusal(&[(1, 1)], 0).is_some_and(|why| why.contains("managed")));
     }
 }

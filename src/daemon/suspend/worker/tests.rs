@@ -1,12 +1,14 @@
 //! The order of calls, on a driver that refuses what it is told to.
 
+use super::obstacles::tests::{machine, put};
 use super::*;
 use std::cell::RefCell;
 
 const ALL: [(u32, u64); 3] = [(1, 1), (2, 1), (3, 1)];
 
-/// The states of processes 1 to 3, and the calls that are refused.
+/// The states of processes 1 to 3, the calls that were made, and those that are refused.
 struct Fake {
+    calls: RefCell<Vec<(u32, Call)>>,
     states: RefCell<[Option<CUprocessState>; 3]>,
     refused: Vec<(u32, Call)>,
     /// The answer to every question for a state.
@@ -19,7 +21,8 @@ struct Fake {
 
 fn fake(refused: &[(u32, Call)]) -> Fake {
     let states = RefCell::new([Some(CU_PROCESS_STATE_RUNNING); 3]);
-    Fake { states, refused: refused.to_vec(), silent: None, lost: None, ends: None }
+    let (calls, refused) = (RefCell::default(), refused.to_vec());
+    Fake { calls, states, refused, silent: None, lost: None, ends: None }
 }
 
 impl Checkpoints for Fake {
@@ -31,6 +34,7 @@ impl Checkpoints for Fake {
     }
 
     fn call(&self, pid: u32, call: Call) -> CUresult {
+        self.calls.borrow_mut().push((pid, call));
         if self.refused.contains(&(pid, call)) {
             return CUresult::ERROR_NOT_SUPPORTED;
         }
@@ -227,6 +231,35 @@ fn an_obstacle_is_met_before_the_first_lock() {
     assert_eq!(fake.states.borrow()[1..], [running, running]);
 }
 
+/// The driver is not called for a process that would not survive, or not answer.
+#[test]
+fn each_obstacle_refuses_a_move_before_the_first_call() {
+    const GONE: Option<CUprocessState> = None;
+    let limit = ("groups/pod/memory.max", "314572800");
+    let uvm = "7f00-7f01 rw-s 0 00:06 1 /dev/nvidia-uvm\n".repeat(2);
+    let cases: [(&[(&str, &str)], &str); 5] = [
+        (&[limit, ("groups/pod/memory.current", "0")], "its memory limit would end it"),
+        (&[("proc/meminfo", "MemAvailable: 1024 kB\n")], "this machine has too little"),
+        (&[("proc/1/stat", "7 (a) T 1 7 7 0")], "is stopped"),
+        (&[("groups/pod/cgroup.events", "frozen 1\n")], "is frozen"),
+        (&[("proc/1/maps", &uvm)], "has managed memory"),
+    ];
+    let job = Job { memory: 256 << 20, ..Job::of(true, std::iter::empty(), 0) };
+    let job = Job { processes: vec![(1, 1)], ..job };
+    for (files, why) in cases {
+        let (dir, kernel) = machine();
+        files.iter().for_each(|(path, text)| put(dir.path(), path, text));
+        let mut fake = fake(&[]);
+        *fake.states.get_mut() = [Some(CU_PROCESS_STATE_RUNNING), GONE, GONE];
+        let report = report_of(&job, &kernel, false, || Ok(&fake));
+        assert!(report.why.as_ref().is_some_and(|it| it.contains(why)), "{why}: {report:?}");
+        assert!(!report.away && fake.calls.borrow().is_empty(), "{why}: {:?}", fake.calls);
+    }
+    let (_dir, kernel) = machine();
+    let fake = fake(&[]);
+    assert_eq!(report_of(&job, &kernel, false, || Ok(&fake)), done(true, &[(1, 1)]));
+}
+
 /// A process that is locked may keep another one from answering: it is free before that one is asked.
 #[test]
 fn an_undone_move_frees_what_is_locked_at_once() {
@@ -237,4 +270,6 @@ fn an_undone_move_frees_what_is_locked_at_once() {
     assert!(report.away && report.why.is_some_and(|why| why.contains("Restore of process 2")));
     let running = Some(CU_PROCESS_STATE_RUNNING);
     assert_eq!(*fake.states.borrow(), [running, moved, running]);
+    let calls = fake.calls.borrow();
+    assert_eq!(calls[..], [(1, Call::Unlock), (3, Call::Unlock), (2, Call::Restore)]);
 }
