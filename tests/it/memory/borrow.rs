@@ -167,7 +167,7 @@ fn a_borrower_with_a_long_kernel_is_not_moved() {
     let mut burst = Program::with(&node, "burst", 3 << 10, &words);
     burst.filled();
     let device = node.machine();
-    let works = |id: &ContextId| device.context_info(*id).is_some_and(|it| it.busy_ns > 0);
+    let works = |id: &ContextId| device.context_info(*id).is_ok_and(|it| it.busy_ns > 0);
     eventually("its kernel", || device.contexts(0).expect("a GPU").iter().any(works));
     let web = node.process("web");
     web.attach(Bytes::ZERO);
