@@ -234,7 +234,10 @@ fn an_obstacle_is_met_before_the_first_lock() {
 /// The driver is not called for a process that would not survive, or not answer.
 #[test]
 fn each_obstacle_refuses_a_move_before_the_first_call() {
-    const GONE: Option<CUprocessState> = None;
+    let alone = || {
+        let states = RefCell::new([Some(CU_PROCESS_STATE_RUNNING), None, None]);
+        Fake { states, ..fake(&[]) }
+    };
     let limit = ("groups/pod/memory.max", "314572800");
     let uvm = "7f00-7f01 rw-s 0 00:06 1 /dev/nvidia-uvm\n".repeat(2);
     let cases: [(&[(&str, &str)], &str); 5] = [
@@ -249,14 +252,13 @@ fn each_obstacle_refuses_a_move_before_the_first_call() {
     for (files, why) in cases {
         let (dir, kernel) = machine();
         files.iter().for_each(|(path, text)| put(dir.path(), path, text));
-        let mut fake = fake(&[]);
-        *fake.states.get_mut() = [Some(CU_PROCESS_STATE_RUNNING), GONE, GONE];
+        let fake = alone();
         let report = report_of(&job, &kernel, false, || Ok(&fake));
         assert!(report.why.as_ref().is_some_and(|it| it.contains(why)), "{why}: {report:?}");
         assert!(!report.away && fake.calls.borrow().is_empty(), "{why}: {:?}", fake.calls);
     }
     let (_dir, kernel) = machine();
-    let fake = fake(&[]);
+    let fake = alone();
     assert_eq!(report_of(&job, &kernel, false, || Ok(&fake)), done(true, &[(1, 1)]));
 }
 
