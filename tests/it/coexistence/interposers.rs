@@ -36,6 +36,7 @@ fn an_interposer_before_or_after_the_shim() {
     let mut after = at(&node, Place::Preload, &words);
     let output = after.env("LD_PRELOAD", &tracer).output().expect("it starts");
     assert_eq!(text(&output.stdout), "caught\n", "{output:?}");
+    assert!(text(&output.stderr).contains("tracer: "), "it is loaded: {output:?}");
 }
 
 /// Allocates and frees every kind of memory in four threads, in this environment.
