@@ -2,12 +2,15 @@
 
 use crate::harness::node::{Node, admit, denied, id};
 use crate::harness::wire::AdminClient;
-use crate::harness::{is_root, skip};
+use crate::harness::{copy_program, is_root, skip};
 use gpuslice_wire::admin::{Answer, Command, Denial, MemoryAsk};
 use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::units::{Bytes, GIB};
+use nix::errno::Errno;
 use std::collections::BTreeSet;
-use std::os::unix::fs::PermissionsExt;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
 #[test]
@@ -106,6 +109,35 @@ fn a_list_names_gpus_and_slices() {
         })
         .collect();
     assert_eq!((gpus, caps), (2, vec![Bytes(4 * GIB); 2]));
+}
+
+/// A container's root may own the libraries that all containers see. A program that opens one on which there is a lease
+/// for writing waits for 45 s.
+#[test]
+fn no_lease_is_to_be_had_on_the_shared_libraries() {
+    let mut node = Node::new();
+    // Files of this test alone: other tests have those of the build open, and that refuses a lease, too.
+    let (shim, driver) = (node.root().join("shim"), node.root().join("driver"));
+    std::fs::create_dir(&shim).expect("made");
+    for name in ["libgpuslice.so", "libgpuslice_mount.so", "libgpuslice_nvml.so"] {
+        std::fs::write(shim.join(name), "").expect("written");
+    }
+    for name in ["libcuda.so.1", "libnvidia-ml.so.1"] {
+        let link = driver.join(name);
+        let real = link.canonicalize().expect("built");
+        let copy = driver.join(real.file_name().expect("a name"));
+        copy_program(&real, &copy);
+        std::fs::remove_file(&link).expect("removed");
+        symlink(&copy, &link).expect("a link");
+    }
+    node.start_configured(&format!("shim_dir = {shim:?}\n"));
+    let Answer::Admitted { mounts } = node.admit("web", Bytes(GIB)) else { panic!("not admitted") };
+    for path in [mounts.cuda, mounts.nvml, mounts.preload, mounts.mount, mounts.nvml_shim] {
+        let file = File::open(path.as_str()).expect("a file");
+        // SAFETY: numbers, and a descriptor of ours.
+        let done = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) };
+        assert_eq!(Errno::result(done), Err(Errno::EAGAIN), "{path}");
+    }
 }
 
 /// A list that is longer than a socket holds, to a reader that takes its time.
