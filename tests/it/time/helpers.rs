@@ -13,7 +13,7 @@ use crate::daemon::privileges::{DAC_OVERRIDE, SYS_ADMIN, SYS_PTRACE, expect_lowe
 use crate::harness::cli::command;
 use crate::harness::node::{Node, admit_first};
 use crate::harness::wire::container_page;
-use crate::harness::{eventually, is_root, skip};
+use crate::harness::{eventually, is_root, skip, within};
 use crate::node::group::{Group, Idle, mount};
 use crate::node::stranger::Stranger;
 use gpuslice_wire::admin::{Answer, MemoryAsk};
@@ -28,10 +28,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::process::Stdio;
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
 
 /// Has the thread that freezes control groups, within seconds.
 const CONFIG: &str = "accounting_interval_ms = 100\nover_cap_warn_s = 1\nover_cap_freeze_s = 2\n";
 const TEST: &str = "a_helper_that_hangs_stops_nothing";
+/// A heartbeat, and a slice with its memory, come within this beside a helper that hangs.
+const SOON: Duration = Duration::from_secs(5);
 
 /// A thread or child of the daemon.
 #[derive(Clone, Copy, Debug)]
@@ -144,8 +147,16 @@ fn helper(node: &Node, name: &str) -> Helper {
     found.expect("just seen")
 }
 
-/// Everything that the two containers and new ones have of the daemon goes on.
-fn all_goes_on(scene: &Scene, hung: &str) {
+/// Whether it is held, or, of a child, ended by the daemon: it has not gone on.
+fn does_not_run(helper: Helper) -> bool {
+    match helper {
+        Helper::Thread(_) => is_held(helper),
+        Helper::Child(_) => state(helper).is_none_or(|state| "tTZX".contains(state)),
+    }
+}
+
+/// Everything that the two containers and new ones have of the daemon goes on, while the helper still `hangs`.
+fn all_goes_on(scene: &Scene, hung: &str, mut hangs: impl FnMut() -> bool) {
     eprintln!("beside {hung}, which hangs");
     let node = &scene.node;
     let (tenant, cap) = (node.tenant("late"), Bytes(64 * MIB));
@@ -154,12 +165,12 @@ fn all_goes_on(scene: &Scene, hung: &str) {
     let beat = || page.heartbeat_ns.load(SeqCst);
     let mut last = beat();
     for _ in 0..5 {
-        eventually(&format!("a heartbeat: {hung}"), || {
+        within(SOON, &format!("a heartbeat: {hung}"), || {
             std::mem::replace(&mut last, beat()) < beat()
         });
     }
-    scene.share(|| ());
     for _ in 0..3 {
+        let begin = Instant::now();
         node.must_admit("new", cap);
         let new = node.tenant("new");
         new.attach(Bytes::ZERO);
@@ -167,7 +178,13 @@ fn all_goes_on(scene: &Scene, hung: &str) {
         assert_eq!(new.reserve(0, cap.0, cap.0), granted, "{hung}");
         drop(new);
         assert_eq!(node.dismiss("new"), Answer::Dismissed {}, "{hung}");
+        let took = begin.elapsed();
+        assert!(took < SOON, "{hung}: a slice, its memory and its end took {took:?}");
     }
+    // A helper that went on of itself would have hidden a wait for it.
+    assert!(hangs(), "{hung} does not hang any more");
+    scene.share(|| ());
+    assert!(hangs(), "{hung} does not hang any more");
 }
 
 /// The container `over`, which has more than its cap behind the shim, in a group that the daemon has frozen.
@@ -198,14 +215,15 @@ impl OverCap {
 /// The thread that freezes groups hangs, and is asked to let a group go on: it does so when it does not hang any more.
 fn the_thread_that_freezes_groups(scene: &Scene) {
     let Some(over) = OverCap::start(&scene.node) else { return };
-    let hung = Hung::new(helper(&scene.node, "over-cap"));
+    let helper = helper(&scene.node, "over-cap");
+    let hung = Hung::new(helper);
     must(&scene.node, &["set", "over", "--memory", "1GiB"]);
     eventually("the thread is asked", || {
         let is_thawed =
             |event: &History| matches!(event, History::Entry { kind: EventKind::Thawed, .. });
         scene.node.admin().events().iter().any(is_thawed)
     });
-    all_goes_on(scene, "over-cap");
+    all_goes_on(scene, "over-cap", || does_not_run(helper));
     assert!(over.is_frozen(), "no other thread does it");
     drop(hung);
     eventually("a group that runs", || !over.is_frozen());
@@ -236,7 +254,7 @@ fn a_helper_that_hangs_stops_nothing() {
             // The old kernel is a filter more.
             expect_lowered(name, child.cast_unsigned(), 3, (kept, kept));
         }
-        all_goes_on(&scene, name);
+        all_goes_on(&scene, name, || does_not_run(helper));
         drop((hung, long));
     }
     // A worker that moves memory waits only after a move, and not for long, so it is the driver that hangs.
@@ -249,7 +267,10 @@ fn a_helper_that_hangs_stops_nothing() {
     };
     let kept = SYS_PTRACE | DAC_OVERRIDE;
     expect_lowered("--move-memory", mover.cast_unsigned(), 3, (kept, kept));
-    all_goes_on(&scene, "--move-memory");
+    // Its command succeeds once the memory is moved.
+    all_goes_on(&scene, "--move-memory", || {
+        suspend.try_wait().expect("ours").is_none_or(|status| !status.success())
+    });
     scene.faults("none");
     drop(moved);
     suspend.wait().expect("ours");
