@@ -3,6 +3,7 @@
 //! The tables are gpuslice-k8s's, which prints them for a whole cluster too. So this command becomes that program,
 //! and only tells it to ask the daemon of this machine.
 
+use crate::admin::{Admin, Forbidden};
 use crate::node;
 use anyhow::{Context, Result};
 use gpuslice_host::layout::NODE_SOCKET;
@@ -30,8 +31,14 @@ pub struct Options {
 /// Runs `gpuslice inspect`.
 ///
 /// # Errors
-/// gpuslice-k8s is not installed.
+/// No daemon is there that this user trusts, or gpuslice-k8s is not installed.
 pub fn main(options: &Options) -> Result<ExitCode> {
+    let dir = node::runtime_dir(options.runtime_dir.as_deref());
+    // gpuslice-k8s believes whichever process listens there. It tells of `node_group` where this user may not ask.
+    match Admin::connect_to(&dir, NODE_SOCKET) {
+        Err(why) if !why.is::<Forbidden>() => return Err(why),
+        _ => {}
+    }
     let program = node::part("gpuslice-k8s")?;
     let mut command = Command::new(&program);
     command.args(["inspect", "--local", "--output", &options.output]);
@@ -39,7 +46,6 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     if options.details {
         command.arg("--details");
     }
-    let dir = node::runtime_dir(options.runtime_dir.as_deref());
     command.arg("--node-socket").arg(dir.join(NODE_SOCKET));
     Err(command.exec()).with_context(|| program.display().to_string())
 }

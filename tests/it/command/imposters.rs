@@ -28,6 +28,28 @@ const EVIL: &str = r#"
 __attribute__((constructor)) static void evil(void) { open(PROOF, O_CREAT | O_WRONLY, 0666); }
 "#;
 
+/// All commands that ask a daemon, but `run`, `doctor` and `metrics`.
+const ASKING: [&[&str]; 18] = [
+    &["ps"],
+    &["ps", "--json"],
+    &["gpus"],
+    &["inspect"],
+    &["explain"],
+    &["explain", "web"],
+    &["events"],
+    &["events", "--follow"],
+    &["plot"],
+    &["record", "--for", "10ms"],
+    &["top", "--count", "1"],
+    &["web", "--listen", "127.0.0.1:0"],
+    &["set", "web", "--weight", "2"],
+    &["suspend", "web"],
+    &["resume", "web"],
+    &["rm", "web"],
+    &["policy"],
+    &["policy", "0", "fair"],
+];
+
 /// A process of the attacker, which answers each request with its own library. Killed when dropped.
 struct Imposter(Pid);
 
@@ -132,8 +154,9 @@ impl Place {
 
     /// A command of the victim's.
     fn gpuslice(&self, words: &[&str]) -> Output {
-        let mut command = Command::new(self.path("bin/gpuslice"));
-        command.args(words).stdin(Stdio::null());
+        // Where the attacker is believed, some serve until they are ended.
+        let mut command = Command::new("timeout");
+        command.arg("60").arg(self.path("bin/gpuslice")).args(words).stdin(Stdio::null());
         command.env("XDG_RUNTIME_DIR", self.path("xdg"));
         command.env("TMPDIR", self.path("tmp"));
         command.env("GPUSLICE_SIM", "mem=4GiB");
@@ -151,20 +174,20 @@ impl Place {
         assert!(said(&plain).contains(why), "{}", said(&plain));
         let private = self.gpuslice(&[&preload[..], &["--driver-dir", sim, "--", "true"]].concat());
         assert!(private.status.success() && said(&private).contains(why), "{private:?}");
-        for words in [
-            &["ps"][..],
-            &["ps", "--json"],
-            &["metrics"],
-            &["set", "web", "--weight", "2"],
-            &["rm", "web"],
-            &["policy"],
-        ] {
+        for words in ASKING {
             let output = self.gpuslice(words);
-            let all = said(&output) + &String::from_utf8_lossy(&output.stdout);
-            let is_metrics = words[0] == "metrics";
-            assert!(!output.status.success() || is_metrics, "{words:?}: {output:?}");
-            assert!(all.contains(why) || all.contains("gpuslice_up 0"), "{words:?}: {all}");
+            assert!(!output.status.success(), "{words:?}: {output:?}");
+            assert!(said(&output).contains(why), "{words:?}: {output:?}");
         }
+        let shows =
+            |words: &[&str]| String::from_utf8_lossy(&self.gpuslice(words).stdout).into_owned();
+        let doctor = shows(&["doctor"]);
+        assert!(doctor.contains("missing daemon") && doctor.contains(why), "{doctor}");
+        let metrics = shows(&["metrics"]);
+        assert!(
+            metrics.contains("gpuslice_up 0") && !metrics.contains("gpuslice_slice"),
+            "{metrics}"
+        );
         assert!(!self.proof().exists(), "its library was loaded");
     }
 }
@@ -188,6 +211,7 @@ fn another_users_daemon_is_not_trusted() {
 
     give(&dir, IMPOSTER);
     let imposter = Imposter::listens(&dir, place.root.path());
+    symlink("admin.sock", dir.join("node.sock")).expect("a link");
     place.assert_refused("belongs to user 65533");
 
     give(&dir, VICTIM);
