@@ -1,6 +1,7 @@
 //! `gpuslice` beside a node's daemon.
 
 use super::node::Node;
+use super::schemas::assert_fits_its_own;
 use serde_json::Value;
 use std::process::{Command, Output, Stdio};
 
@@ -24,9 +25,11 @@ pub fn must(node: &Node, words: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// Its output as JSON.
+/// Its output as JSON, which must fit its schema.
 pub fn json(node: &Node, words: &[&str]) -> Value {
-    serde_json::from_str(&must(node, words)).expect("JSON")
+    let document = serde_json::from_str(&must(node, words)).expect("JSON");
+    assert_fits_its_own(&document);
+    document
 }
 
 /// Why it was refused, as it must be.
@@ -56,5 +59,6 @@ pub fn shown(node: &Node, container: &str) -> Value {
 /// What `gpuslice events` shows, oldest first.
 pub fn events(node: &Node, words: &[&str]) -> Vec<Value> {
     let text = must(node, &[&["events", "--json"], words].concat());
-    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    let events = text.lines().map(|line| serde_json::from_str(line).expect("JSON"));
+    events.inspect(assert_fits_its_own).collect()
 }

@@ -10,6 +10,7 @@ pub mod fuse;
 pub mod node;
 pub mod process;
 pub mod profiles;
+pub mod schemas;
 pub mod wire;
 
 use std::fs::File;
