@@ -201,15 +201,15 @@ impl Daemon {
         self.settle();
     }
 
-    /// Reads a command. What an observer's takes is counted.
+    /// Reads a command, or sends the rest of an answer. What an observer's takes is counted.
     fn read_command(&mut self, key: Key) {
         let duties = &mut self.duties;
+        let (from, observes) = (now(), duties.admins.observes(key));
         if let Some(command) = duties.admins.ready(key, &mut duties.tasks) {
-            let (from, observes) = (now(), duties.admins.observes(key));
             self.command(key, command);
-            if observes {
-                self.duties.admins.observer_answered((from, now()));
-            }
+        }
+        if observes {
+            self.duties.admins.observer_answered((from, now()));
         }
     }
 

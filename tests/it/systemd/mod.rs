@@ -24,7 +24,8 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 /// Handed-over descriptors begin here (sd_listen_fds(3)).
 const FIRST: RawFd = 3;
@@ -169,6 +170,48 @@ fn an_observer_sees_and_changes_nothing() {
         looking.0.send(8, &AdminCommand::List {}).is_ok()
             && looking.0.message::<Snapshot>().is_some()
     });
+}
+
+/// What the daemon's thread that gives turns has had of processors.
+fn thread_time(node: &Node) -> Duration {
+    let pid = node.pid();
+    let path = format!("/proc/{pid}/task/{pid}/schedstat");
+    let text = std::fs::read_to_string(path).expect("it lives");
+    let had = text.split(' ').next().and_then(|it| it.parse().ok());
+    Duration::from_nanos(had.expect("a number"))
+}
+
+/// Time on a processor is compared, which a busy machine does not make longer.
+#[test]
+fn an_observer_that_asks_without_a_pause_has_an_eighth_of_the_thread() {
+    const TIME: Duration = Duration::from_secs(3);
+    let mut node = Node::new();
+    std::fs::create_dir(node.runtime_dir()).expect("a directory");
+    let [admin, observe] =
+        ["admin.sock", "observe.sock"].map(|name| listen(&node.runtime_dir().join(name)));
+    node.start_command(as_service(&node, &[(&admin, "admin"), (&observe, "observe")]));
+    // So many that an answer takes longer than what is done around it.
+    (0..100).for_each(|number| node.must_admit(&format!("c{number}"), Bytes(64 << 20)));
+    let had = |does: &dyn Fn()| {
+        let (before, start) = (thread_time(&node), Instant::now());
+        does();
+        (thread_time(&node).saturating_sub(before), start.elapsed())
+    };
+    let (alone, time) = had(&|| std::thread::sleep(TIME / 3));
+    let part_alone = alone.as_secs_f64() / time.as_secs_f64();
+    let looking = observer(&node);
+    let answers = AtomicUsize::new(0);
+    let (took, time) = had(&|| {
+        let start = Instant::now();
+        while start.elapsed() < TIME {
+            looking.list();
+            answers.fetch_add(1, Relaxed);
+        }
+    });
+    // An eighth, 0.1 s at once, and as much for what is not an answer.
+    let most = time.as_secs_f64() * (0.125 + part_alone) + 0.2;
+    eprintln!("{answers:?} answers took {took:?} of {time:?}, {part_alone:.3} of it without them");
+    assert!(took.as_secs_f64() <= most, "{answers:?} answers took {took:?}, at most {most:.3} s");
 }
 
 /// Descriptors that were sent to the manager's sockets before the daemon started could not be refused.
