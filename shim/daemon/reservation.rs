@@ -139,7 +139,7 @@ impl Session {
     #[cold]
     fn reserve_slowly(&self, lane: Lane, bytes: u64) -> Result<(), OutOfMemory> {
         let _uncancelled = Uncancelled::begin();
-        let grow = || self.grow(lane, bytes, sys::now().plus(Duration(DAEMON_WAIT_NS)));
+        let grow = || self.grow(lane, bytes, sys::now());
         if grow()? || reclaim_once(self.callbacks.reclaim) && grow()? {
             return Ok(());
         }
@@ -150,8 +150,9 @@ impl Session {
     /// Takes `bytes`, requesting the missing part from the daemon. Returns whether it was granted.
     ///
     /// # Errors
-    /// The daemon is away at the deadline.
-    fn grow(&self, lane: Lane, bytes: u64, deadline: Instant) -> Result<bool, OutOfMemory> {
+    /// The daemon is away [`DAEMON_WAIT_NS`] after `begin`.
+    fn grow(&self, lane: Lane, bytes: u64, begin: Instant) -> Result<bool, OutOfMemory> {
+        let deadline = begin.plus(Duration(DAEMON_WAIT_NS));
         if bytes > BYTES_MAX {
             return Ok(false);
         }
@@ -310,10 +311,14 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_is_away_is_waited_for_until_the_deadline() {
+    fn a_daemon_that_is_away_is_waited_for_for_30_s() {
+        const S: u64 = 1_000_000_000;
         let Fake { session, daemon, .. } = Fake::new();
         drop(daemon);
-        assert_eq!(session.grow(LANE, MIB, Instant(0)), Err(OutOfMemory));
+        let begin = Instant(sys::now().0 - 30 * S + S / 5);
+        assert_eq!(session.grow(LANE, MIB, begin), Err(OutOfMemory));
+        let waited = sys::now().since(begin);
+        assert!((30 * S..45 * S).contains(&waited.0), "{waited:?}");
     }
 
     /// It may be counting the old connection too.

@@ -136,6 +136,15 @@ impl Scene {
         });
     }
 
+    /// The end of its connection ends the attempts to stop its work, but for one that is under way.
+    fn tries_no_more(&self) {
+        self.node.wait_disconnected("a");
+        self.victim.gets(&self.machine, Duration::from_millis(50));
+        let before = number(&self.node, "a", "stops_missed");
+        self.victim.gets(&self.machine, Duration::from_millis(200));
+        assert_eq!(number(&self.node, "a", "stops_missed"), before, "tries without a connection");
+    }
+
     /// Only the liar is affected.
     fn unharmed(&self) {
         eventually("the victim may run", || {
@@ -247,7 +256,7 @@ fn names_of_foreign_groups_stop_no_work() {
         let (liar, attached) = scene.liar(&[lie]);
         scene.late(&attached, why);
         drop((liar, attached));
-        scene.node.wait_disconnected("a");
+        scene.tries_no_more();
         scene.unharmed();
         // So that it is tried again: eight in a row, and this container is not any more.
         scene.node.dismiss("a");
