@@ -547,6 +547,7 @@ mod tests {
         let checks = of_facts(&facts);
         let kernel = checks.iter().find(|check| !check.ok).expect("a kernel");
         assert!(kernel.needed && kernel.found.contains("mount_setattr"));
+        assert!(kernel.fix.contains("from 5.12 on"), "{kernel:?}");
     }
 
     #[test]
@@ -558,6 +559,7 @@ mod tests {
         let missing: Vec<&str> =
             checks.iter().filter(|check| !check.ok).map(|check| check.name.as_str()).collect();
         assert_eq!(missing, ["driver", "nvml"]);
+        assert!(checks.iter().all(|check| check.ok || !check.fix.is_empty()), "{checks:?}");
         assert!(checks.iter().any(|check| check.needed && !check.ok));
     }
 }

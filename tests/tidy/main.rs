@@ -268,6 +268,44 @@ fn promises_know_the_fuzz_targets() {
     assert!(source::read("SPECIFICATION.md").contains(&promise), "there are {promise}");
 }
 
+/// A number as the documents write it.
+fn grouped(number: usize) -> String {
+    match number {
+        0..1000 => number.to_string(),
+        _ => format!("{},{:03}", grouped(number / 1000), number % 1000),
+    }
+}
+
+/// SPECIFICATION W5 states how many of numba-cuda's tests have an outcome, pass, and run in `make test`, and how many
+/// fields are compared.
+#[test]
+fn promises_know_the_programs() {
+    let outcomes = source::read("tests/programs/outcomes.txt");
+    let lines = outcomes.lines().filter(|line| !line.starts_with('#'));
+    let tests: Vec<_> = lines.filter_map(|line| line.split_once(' ')).collect();
+    let pass = tests.iter().filter(|(_, outcome)| *outcome == "pass").count();
+    let after = |file: &str, begin: &str, end: char| {
+        let text = source::read(file);
+        let (_, rest) = text.split_once(begin).unwrap_or_else(|| panic!("{begin} in {file}"));
+        rest.split(end).next().unwrap_or_default().to_owned()
+    };
+    let kernels = after("tests/programs/suites.py", "KERNELS = [", ']');
+    let kernels = kernels.split('"').skip(1).step_by(2).map(|name| format!("cudapy.test_{name}."));
+    let modules: Vec<String> = kernels.chain(["cudadrv.".to_owned()]).collect();
+    let is_run = |name: &str| modules.iter().any(|module| name.starts_with(module.as_str()));
+    let run = tests.iter().filter(|(name, _)| is_run(name)).count();
+    let fields = after("tests/programs/same_answers.py", "FIELDS = ", '\n');
+    let promises = source::read("SPECIFICATION.md");
+    for words in [
+        format!("own {} tests", grouped(tests.len())),
+        format!("where {} pass", grouped(pass)),
+        format!("runs {} of them", grouped(run)),
+        format!("size: {fields} fields"),
+    ] {
+        assert!(promises.contains(&words), "there are: {words}");
+    }
+}
+
 /// The texts that list the policies say what [`gpuslice_wire::policy`] says.
 #[test]
 fn documents_know_the_policies() {

@@ -272,6 +272,11 @@ impl Server {
 mod tests {
     use super::*;
 
+    #[test]
+    fn silent_clients_are_given_up_after_5_s() {
+        assert_eq!(CLIENT_WITHIN, Duration::from_secs(5));
+    }
+
     /// Without a daemon it ends with the reason, as other commands do; it does not print an address.
     #[test]
     fn without_a_daemon_it_is_refused() {

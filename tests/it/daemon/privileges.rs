@@ -21,16 +21,22 @@ fn capabilities(pid: u32, set: &str) -> u64 {
     u64::from_str_radix(&field(pid, set), 16).unwrap_or(u64::MAX)
 }
 
-/// Waits until the process has so many filters more than this one; then it must have these capabilities, of those that
-/// this one has.
-pub fn expect_lowered(what: &str, pid: u32, more: u32, (effective, permitted): (u64, u64)) {
+/// The filters of a process that has so many more than this one.
+fn filters(more: u32) -> String {
     let inherited: u32 = field(std::process::id(), "Seccomp_filters").parse().expect("a number");
-    let filters = inherited + more;
+    (inherited + more).to_string()
+}
+
+/// The same as [`assert_lowered`] of a child, which may be starting: its filter is the last step.
+pub fn expect_lowered(what: &str, pid: u32, more: u32, capabilities: (u64, u64)) {
+    eventually(&format!("{what} has a filter"), || field(pid, "Seccomp_filters") == filters(more));
+    assert_lowered(what, pid, more, capabilities);
+}
+
+/// Asserts that the process has so many filters more than this one, and these capabilities, of those that this one has.
+fn assert_lowered(what: &str, pid: u32, more: u32, (effective, permitted): (u64, u64)) {
     let ours = capabilities(std::process::id(), "CapPrm");
-    // The filter is the last step, and a child may be starting.
-    eventually(&format!("{what} has a filter"), || {
-        field(pid, "Seccomp_filters") == filters.to_string()
-    });
+    assert_eq!(field(pid, "Seccomp_filters"), filters(more), "{what}");
     assert_eq!(
         (field(pid, "Seccomp"), field(pid, "NoNewPrivs")),
         ("2".into(), "1".into()),
@@ -41,15 +47,16 @@ pub fn expect_lowered(what: &str, pid: u32, more: u32, (effective, permitted): (
     assert_eq!((capabilities(pid, "CapInh"), capabilities(pid, "CapAmb")), (0, 0), "{what}");
 }
 
-/// Its children are looked at where each of them is there: `a_helper_that_hangs_stops_nothing`.
+/// It keeps no more as soon as it is ready. Its children are looked at where each of them is there:
+/// `a_helper_that_hangs_stops_nothing`.
 #[test]
 fn the_daemons_threads_keep_what_they_need() {
     let node = Node::start();
     let daemon = node.pid().as_raw().unsigned_abs();
     let kept = (SYS_PTRACE | CHOWN, SYS_PTRACE | CHOWN | SYS_ADMIN | DAC_OVERRIDE);
-    expect_lowered("the daemon", daemon, 1, kept);
+    assert_lowered("the daemon", daemon, 1, kept);
     for thread in fs::read_dir(format!("/proc/{daemon}/task")).expect("threads").flatten() {
         let thread = thread.file_name().to_string_lossy().parse().expect("a number");
-        expect_lowered("a thread", thread, 1, kept);
+        assert_lowered("a thread", thread, 1, kept);
     }
 }

@@ -131,8 +131,9 @@ fn twenty_runtimes_at_once() {
         run.push(one);
     }
     eprintln!("{} given", given.len());
-    assert!(!given.is_empty(), "no runtime is in time, whatever the machine does");
+    assert!(given.len() >= 2, "{given:?} alone are in time, whatever the machine does");
     eventually("exactly those have a slice", || node.containers() == given);
+    given.iter().for_each(|id| assert_eq!(node.cap(id), Some(Bytes(512 << 20)), "{id}"));
     drop(run);
     eventually("no slice is left", || node.containers().is_empty());
 }

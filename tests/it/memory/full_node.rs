@@ -357,6 +357,15 @@ fn agree(node: &Node, device: &DeviceView, containers: &[Container]) {
     }
 }
 
+/// Looks at the ledger again and again: no container is above its cap.
+fn look_until(node: &Node, end: Instant) {
+    while Instant::now() < end {
+        let booked = ledger(node);
+        assert!(booked.values().all(|bytes| *bytes <= CAP), "above the cap: {booked:?}");
+        std::thread::sleep(UNREAD);
+    }
+}
+
 /// One round: work, in which no container is above its cap, and a kill of the daemon in it.
 fn round(node: &mut Node, containers: &mut [Container], length: Duration, kill_at: Duration) {
     containers.iter_mut().for_each(|it| it.complete(node));
@@ -366,15 +375,11 @@ fn round(node: &mut Node, containers: &mut [Container], length: Duration, kill_a
         for part in containers.chunks_mut(share) {
             scope.spawn(move || work(part, until));
         }
-        let kill_at = Instant::now() + kill_at;
-        while Instant::now() < kill_at {
-            let booked = ledger(node);
-            assert!(booked.values().all(|bytes| *bytes <= CAP), "above the cap: {booked:?}");
-            std::thread::sleep(UNREAD);
-        }
+        look_until(node, Instant::now() + kill_at);
         node.end_daemon_unread(UNREAD);
         LIFE.fetch_add(1, SeqCst);
         node.start_daemon(&[]);
+        look_until(node, until);
     });
     // On a busy machine the daemon may have been killed after a container's work.
     containers.iter_mut().for_each(Container::settle);

@@ -420,6 +420,13 @@ fn slices_name_their_pods() {
         assert_eq!(case.row("claim.c-2")["pod"], pod(uid.as_str()), "life {life}");
         let wide = case.says(&["ps", "--wide"]);
         assert_eq!(wide.matches("  default/web-0/main").count(), 5, "{wide}");
+        let metrics = case.says(&["metrics"]);
+        for slice in ["own", "claim.c-1", "claim.c-2"] {
+            let named = format!("slice=\"{slice}\"");
+            let mut lines = metrics.lines().filter(|line| line.contains(&named)).peekable();
+            assert!(lines.peek().is_some(), "{slice}: {metrics}");
+            assert!(lines.all(|line| line.contains("pod=\"web-0\"")), "{slice}: {metrics}");
+        }
         case.node.end_daemon(Signal::SIGKILL);
         case.start_again();
     }

@@ -15,9 +15,15 @@ fn doctor(case: &Case, more: &[&str]) -> Output {
     case.gpuslice(&words)
 }
 
+/// The checks, each of which says what to do about what is missing.
 fn checks(output: &Output) -> Vec<Value> {
     let all: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    all["checks"].as_array().expect("checks").clone()
+    let checks = all["checks"].as_array().expect("checks").clone();
+    for check in &checks {
+        let has_fix = check["fix"].as_str().is_some_and(|fix| !fix.is_empty());
+        assert!(check["ok"] == true || has_fix, "{check}");
+    }
+    checks
 }
 
 fn named<'a>(checks: &'a [Value], name: &str) -> &'a Value {

@@ -75,7 +75,7 @@ fn processes_in_the_containers_mount_namespace_are_served() {
     if !is_root() {
         return skip("members by mount namespace", "needs root");
     }
-    let case = Case::start(SIMULATED, "");
+    let mut case = Case::start(SIMULATED, "");
     let mut first = Command::new("sleep");
     first.arg("600").stdin(Stdio::null());
     // SAFETY: two system calls on constants.
@@ -83,10 +83,16 @@ fn processes_in_the_containers_mount_namespace_are_served() {
     case.must_admit("web", GIB / 4, first.pid());
     let socket = case.node.socket("web");
     let namespace = File::open(format!("/proc/{}/ns/mnt", first.pid())).expect("it lives");
-    let entered = Agent::start_after(|| Ok(setns(&namespace, CloneFlags::CLONE_NEWNS)?));
-    assert_served(entered.connect(&socket));
-    assert_refused(&Agent::start_after(private_mounts).connect(&socket));
-    assert_refused(&Agent::start().connect(&socket));
+    for _life in 0..2 {
+        let entered = Agent::start_after(|| Ok(setns(&namespace, CloneFlags::CLONE_NEWNS)?));
+        assert_served(entered.connect(&socket));
+        assert_refused(&Agent::start_after(private_mounts).connect(&socket));
+        assert_refused(&Agent::start().connect(&socket));
+        drop(entered);
+        case.node.wait_refunded("web");
+        case.node.end_daemon(Signal::SIGKILL);
+        case.start_again();
+    }
 }
 
 /// Becomes another user, inside a directory that this user cannot enter.
@@ -101,16 +107,21 @@ fn another_user_cannot_take_the_memory_of_a_command() {
     if !is_root() {
         return skip("members by user", "needs root, to be another user");
     }
-    let node = Node::start();
+    let mut node = Node::start();
     node.must_admit("run", Bytes(GIB));
     let socket = node.socket("run");
-    let by_path = Agent::start_after(|| as_nobody(Path::new("/")));
-    assert!(by_path.try_connect(&socket).is_none(), "it got there");
-    let dir = node.inside("run");
-    let inside = Agent::start_after(|| as_nobody(&dir));
-    assert_refused(&inside.connect(Path::new("tenant.sock")));
-    assert_served(Agent::start().connect(&socket));
-    assert_eq!(node.slice("run").map(|(reserved, _)| reserved <= Bytes(MIB)), Some(true));
+    for _life in 0..2 {
+        let by_path = Agent::start_after(|| as_nobody(Path::new("/")));
+        assert!(by_path.try_connect(&socket).is_none(), "it got there");
+        let dir = node.inside("run");
+        let inside = Agent::start_after(|| as_nobody(&dir));
+        assert_refused(&inside.connect(Path::new("tenant.sock")));
+        assert_served(Agent::start().connect(&socket));
+        assert_eq!(node.slice("run").map(|(reserved, _)| reserved <= Bytes(MIB)), Some(true));
+        node.wait_refunded("run");
+        node.end_daemon(Signal::SIGKILL);
+        node.start_daemon(&[]);
+    }
 }
 
 /// A container's processes may run as the command's user.

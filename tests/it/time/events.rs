@@ -18,12 +18,19 @@ pub fn last(node: &Node, container: &str, kind: &str) -> Option<Value> {
     all.into_iter().rfind(|event| event["event"] == kind)
 }
 
+/// Runs a command, which must succeed; its pid.
+fn ended(node: &Node, words: &[&str]) -> u32 {
+    let mut child = command(node, words).stdout(Stdio::null()).spawn().expect("it starts");
+    assert!(child.wait().expect("ours").success(), "{words:?}");
+    child.id()
+}
+
 #[test]
 fn the_life_of_a_container() {
     let (node, machine) = node();
     let tenant = Tenant::start(&node, &machine, "a", 500);
-    must(&node, &["set", "a", "--memory", "2GiB", "--weight", "3"]);
-    must(&node, &["policy", "0", "preemptive"]);
+    let set = ended(&node, &["set", "a", "--memory", "2GiB", "--weight", "3"]);
+    let policy = ended(&node, &["policy", "0", "preemptive"]);
     denied(node.admit("a", Bytes(GIB)));
     let pid = tenant.pid().as_raw();
     drop(tenant);
@@ -48,12 +55,14 @@ fn the_life_of_a_container() {
     let (need, left) = (refused["need"].as_u64(), refused["left"].as_u64());
     assert!(need > left && need <= Some(512 << 20), "{refused}");
     assert_eq!((&all[2]["was"], &all[2]["uid"]), (&GIB.into(), &me.into()));
+    assert_eq!((&all[2]["pid"], &all[3]["pid"]), (&set.into(), &set.into()));
     assert!(all[4]["text"].as_str().is_some_and(|why| why.contains("has a slice already")));
     let all = events(&node, &[]);
     assert_eq!((&all[0]["event"], &all[0]["slices"]), (&"daemon-started".into(), &0.into()));
     let set = all.iter().find(|event| event["event"] == "policy-set").expect("the policy");
     assert!(set["text"].as_str().is_some_and(|it| it.starts_with("preemptive: GPU-")), "{set}");
-    assert_eq!((&set["uid"], &set["container"]), (&me.into(), &Value::Null));
+    assert_eq!((&set["uid"], &set["pid"]), (&me.into(), &policy.into()));
+    assert_eq!(set["container"], Value::Null);
     let numbers: Vec<u64> = all.iter().filter_map(|event| event["sequence"].as_u64()).collect();
     assert_eq!(numbers, (1..=all.len() as u64).collect::<Vec<_>>());
     // lines for people

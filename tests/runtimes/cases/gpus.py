@@ -1,4 +1,6 @@
 """Containers with several GPUs: slices of each, and whole ones beside a slice."""
+import json
+
 from kit import bundle, node
 
 GIB = 1 << 30
@@ -12,16 +14,20 @@ class Several(node.Case):
     configuration = 'policy = "fair"\nenvironment_gpus_max = 2\n'
 
     def run_(self, name, annotations, variables=()):
-        """Starts a container that tries each GPU: what each said it has, or `None`."""
+        """Starts a container that fills each GPU: what each said it has, and gave no more than, or `None`."""
         words = ["/bin/sh", "-c", EACH]
         container = bundle.Bundle(self, self.node.wrapper, name, words, annotations, variables).start()
 
         def all_tried():
-            lines = [line for line in container.text().splitlines() if '"memory"' in line or ": none" in line]
+            lines = [line for line in container.text().splitlines()
+                     if '"memory"' in line and line.endswith("}") or ": none" in line]
             return lines if len(lines) == 3 else container.ended() is not None and self.fail(container.text())
         lines = node.eventually("all GPUs are tried", all_tried)
-        totals = [None if "none" in line else int(line.split('"total":')[1].split(",")[0]) for line in lines]
-        return container, totals
+        found = [None if ": none" in line else json.loads(line[line.find("{"):]) for line in lines]
+        for memory in filter(None, found):
+            self.assertEqual(memory["refusal"], 2, "CUDA_ERROR_OUT_OF_MEMORY")
+            self.assertLessEqual(memory["got"], memory["total"])
+        return container, [memory and memory["total"] for memory in found]
 
     def test_slices_of_several(self):
         """The same cap on each GPU that is named; the others are out of reach."""
