@@ -57,7 +57,7 @@ fn name(round: usize) -> String {
     format!("web-{round:03}")
 }
 
-/// The begin and the end of a slice, each of which is a line.
+/// The begin and the end of a slice, of which the same lines tell in each round.
 fn begin_and_end(node: &Node, round: usize) {
     node.must_admit(&name(round), Bytes(GIB));
     assert_eq!(node.dismiss(&name(round)), Answer::Dismissed {});
