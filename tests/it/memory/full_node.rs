@@ -357,15 +357,6 @@ fn agree(node: &Node, device: &DeviceView, containers: &[Container]) {
     }
 }
 
-/// Looks at the ledger again and again: no container is above its cap.
-fn look_until(node: &Node, end: Instant) {
-    while Instant::now() < end {
-        let booked = ledger(node);
-        assert!(booked.values().all(|bytes| *bytes <= CAP), "above the cap: {booked:?}");
-        std::thread::sleep(UNREAD);
-    }
-}
-
 /// One round: work, in which no container is above its cap, and a kill of the daemon in it.
 fn round(node: &mut Node, containers: &mut [Container], length: Duration, kill_at: Duration) {
     containers.iter_mut().for_each(|it| it.complete(node));
@@ -375,11 +366,16 @@ fn round(node: &mut Node, containers: &mut [Container], length: Duration, kill_a
         for part in containers.chunks_mut(share) {
             scope.spawn(move || work(part, until));
         }
-        look_until(node, Instant::now() + kill_at);
+        let kill_at = Instant::now() + kill_at;
+        // The next daemon may count what was given back just before this end, until the processes have attached again.
+        while Instant::now() < kill_at {
+            let booked = ledger(node);
+            assert!(booked.values().all(|bytes| *bytes <= CAP), "above the cap: {booked:?}");
+            std::thread::sleep(UNREAD);
+        }
         node.end_daemon_unread(UNREAD);
         LIFE.fetch_add(1, SeqCst);
         node.start_daemon(&[]);
-        look_until(node, until);
     });
     // On a busy machine the daemon may have been killed after a container's work.
     containers.iter_mut().for_each(Container::settle);
