@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_is_away_is_waited_for_for_30_s() {
+    fn a_request_waits_30_s_for_a_daemon_that_is_away() {
         const S: u64 = 1_000_000_000;
         let Fake { session, daemon, .. } = Fake::new();
         drop(daemon);
