@@ -113,6 +113,22 @@ class Chart(unittest.TestCase):
             self.assertFalse(paths & set(forbidden), paths)
             self.assertIn("/run/gpuslice-node", paths)
 
+    def test_the_agent_leaves_a_node_whose_label_says_off(self):
+        for values in CHOICES.values():
+            spec = named(rendered(values), "DaemonSet", "gpuslice-agent")["spec"]["template"]["spec"]
+            terms = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+            labels = [(it["key"], it["operator"], it.get("values")) for term in terms for it in term["matchExpressions"]]
+            self.assertEqual(sorted(labels), [
+                ("ack.node.gpu.schedule", "In", ["share", "cgpu", "core_mem", "topology"]),
+                ("gpushare", "In", ["true"]),
+                ("gpuslice.io/mode", "In", ["device-plugin", "dra", "cgpu", "share", "topology"]),
+            ])
+
+    def test_services_have_the_time_that_they_take_to_end(self):
+        for name in ("gpuslice-webhook", "gpuslice-extender"):
+            spec = named(rendered(CHOICES["claims"]), "Deployment", name)["spec"]["template"]["spec"]
+            self.assertGreaterEqual(spec.get("terminationGracePeriodSeconds", 30), 30, name)
+
     def test_least_rights(self):
         """Each right, by the call that needs it; one that is added or lost shows here."""
         rules = named(rendered(CHOICES["claims"]), "ClusterRole", "gpuslice-agent")["rules"]
@@ -348,6 +364,12 @@ esac
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn("systemctl restart gpusliced.socket gpusliced.service", ran, path)
             self.assertNotIn("restart containerd", ran, path)
+        # So with a value of the chart that is in the configuration.
+        done, ran = self.node("install", DRIVER_DIR="/opt/driver")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn('driver_dir = "/opt/driver"', (self.host / "etc/gpuslice/gpusliced.toml").read_text())
+        self.assertIn("systemctl restart gpusliced.socket gpusliced.service", ran)
+        self.assertNotIn("restart containerd", ran)
         # Upgraded: a file is new, one is gone, one has changed.
         self.write(self.source / "usr/bin/gpuslice", "two", 0o755)
         self.write(self.source / "usr/bin/new", "new", 0o755)
