@@ -20,6 +20,8 @@ type Body = BoxBody<Bytes, Infallible>;
 pub struct Server {
     state: Mutex<State>,
     version: watch::Sender<u64>,
+    /// Requests for paths with this text wait; empty: none.
+    held: watch::Sender<String>,
     port: u16,
 }
 
@@ -47,8 +49,8 @@ impl Server {
     pub async fn start() -> Arc<Server> {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("bound").port();
-        let (version, _) = watch::channel(0);
-        let server = Arc::new(Server { state: Mutex::default(), version, port });
+        let ((version, _), (held, _)) = (watch::channel(0), watch::channel(String::new()));
+        let server = Arc::new(Server { state: Mutex::default(), version, held, port });
         let ours = server.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -74,6 +76,11 @@ impl Server {
     /// Answers requests for paths with this text with an error from now on; none for an empty text.
     pub fn refuse(&self, text: &str) {
         text.clone_into(&mut self.state.lock().expect("no panic").refused);
+    }
+
+    /// Lets requests for paths with this text wait from now on, until another text is given; none for an empty text.
+    pub fn hold(&self, text: &str) {
+        self.held.send_replace(text.to_owned());
     }
 
     /// Keeps watches open and tells them nothing from now on, as a connection that a firewall has forgotten.
@@ -139,6 +146,8 @@ impl Server {
     ) -> Result<Response<Body>, Infallible> {
         let (method, uri) = (request.method().clone(), request.uri().clone());
         self.state.lock().expect("no panic").log.push(format!("{method} {uri}"));
+        let goes_on = |held: &String| held.is_empty() || !uri.path().contains(held);
+        let _ = self.held.subscribe().wait_for(goes_on).await;
         let refused = self.state.lock().expect("no panic").refused.clone();
         if !refused.is_empty() && uri.path().contains(&refused) {
             return Ok(refuse(StatusCode::INTERNAL_SERVER_ERROR, "refused by the test"));

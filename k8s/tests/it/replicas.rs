@@ -4,7 +4,7 @@ use crate::api::Server;
 use crate::world::{Agent, container, until};
 use gpuslice_k8s::api::client::Client;
 use gpuslice_k8s::api::store::Objects;
-use gpuslice_k8s::extender::lease::Elector;
+use gpuslice_k8s::extender::lease::{Elector, Leading};
 use gpuslice_k8s::extender::{BindArgs, Choices, Extender, serve};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -14,6 +14,8 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
+/// How long a Lease holds without a renewal.
+const DURATION: Duration = Duration::from_secs(3);
 const SCHEDULER: &str = "ack-co-scheduler";
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/gpuslice-extender";
 
@@ -53,12 +55,16 @@ impl Replica {
     }
 
     async fn bind(&self, pod: &Value) -> bool {
-        let meta = &pod["metadata"];
-        let args = json!({
-            "PodName": meta["name"], "PodNamespace": "default", "PodUID": meta["uid"], "Node": "n1",
-        });
-        self.client.create("/gpushare-scheduler/bind", &args).await.is_ok()
+        bind(&self.client, pod).await
     }
+}
+
+async fn bind(extender: &Client, pod: &Value) -> bool {
+    let meta = &pod["metadata"];
+    let args = json!({
+        "PodName": meta["name"], "PodNamespace": "default", "PodUID": meta["uid"], "Node": "n1",
+    });
+    extender.create("/gpushare-scheduler/bind", &args).await.is_ok()
 }
 
 fn elector(api: &Server, me: &str) -> Elector {
@@ -66,7 +72,7 @@ fn elector(api: &Server, me: &str) -> Elector {
         api: Client::plain(&api.url()).expect("a URL"),
         lease: "kube-system/gpuslice-extender".parse().expect("a lease"),
         me: me.to_owned(),
-        duration: Duration::from_secs(3),
+        duration: DURATION,
     }
 }
 
@@ -165,6 +171,35 @@ async fn a_holder_that_is_told_to_end_gives_its_lease_up() {
     assert_eq!(fill(&api).into_values().collect::<Vec<_>>(), [2], "its predecessor's counts");
 }
 
+/// The server has not answered the last binding yet. Its caller waits for it, or has left.
+#[tokio::test]
+async fn the_lease_is_not_given_up_during_a_binding() {
+    for waits in [true, false] {
+        let api = cluster().await;
+        let (stop, stopped) = oneshot::channel::<()>();
+        let first = Replica::until(&api, "a", async { drop(stopped.await) });
+        leads(&first).await;
+        api.hold("/binding");
+        let one = pod(&api, "one");
+        let bound = tokio::spawn({
+            let client = first.client.clone();
+            async move { bind(&client, &one).await }
+        });
+        let asked = || api.log().iter().any(|it| it.ends_with("/binding"));
+        until("it binds", asked).await;
+        if !waits {
+            bound.abort();
+        }
+        drop(stop);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(holder(&api), "a", "the caller waits: {waits}");
+        api.hold("");
+        until("given up", || holder(&api).is_empty()).await;
+        assert_eq!(fill(&api).len(), 1, "the binding is done");
+        assert_eq!(bound.await.unwrap_or(false), waits, "its caller is told");
+    }
+}
+
 /// A scheduler that waits no longer ends no binding: it counts when the next one is decided.
 #[tokio::test]
 async fn a_binding_goes_on_when_its_caller_has_left() {
@@ -194,11 +229,40 @@ async fn a_holder_without_renewals_stops() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert!(!first.bind(&one).await, "it has not renewed");
-    assert_eq!(holder(&api), "a", "and the record is not another's yet");
     api.refuse("");
     leads(&first).await;
     assert!(first.bind(&one).await);
     until("bound", || fill(&api).len() == 1).await;
+}
+
+/// A holder binds for half the duration from its question, however late the answer comes. So it has stopped when the
+/// next one begins, even if it learns of nothing any more.
+#[tokio::test(start_paused = true)]
+async fn a_holders_time_is_over_before_the_next_ones_begins() {
+    let api = cluster().await;
+    let run = |me: &str| {
+        let (elector, (led, leading)) = (elector(&api, me), watch::channel(None));
+        (tokio::spawn(async move { elector.run(&led).await }), leading)
+    };
+    let leads = async |leading: &mut Leading| {
+        let until = *leading.wait_for(Option::is_some).await.expect("it runs");
+        until.expect("it leads")
+    };
+    api.hold("leases");
+    let asked = Instant::now();
+    let (first, mut led_by_first) = run("a");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    api.hold("");
+    assert_eq!(leads(&mut led_by_first).await, asked + DURATION / 2);
+    let (_second, mut led_by_second) = run("b");
+    tokio::time::sleep(2 * DURATION).await;
+    assert!(led_by_second.borrow().is_none(), "the first one renews");
+    first.abort();
+    let last = leads(&mut led_by_first).await;
+    leads(&mut led_by_second).await;
+    let begun = Instant::now();
+    assert!(last < begun, "the first one may bind for {:?} more", last - begun);
+    assert_eq!(holder(&api), "b");
 }
 
 /// Replicas that start at the same time: one creates the Lease, and the others wait.
