@@ -245,9 +245,12 @@ pub fn text(status: StatusCode, kind: &'static str, body: String) -> Response<Bo
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::extender::lease::GIVE_UP_LIMIT;
+    use crate::signals::ROUTED;
     use std::net::SocketAddr;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
+    use tokio::time::Instant;
 
     const LIMITS: Limits = Limits { connections: 8, body: 4096, bodies: 8192, values: 9 };
 
@@ -297,6 +300,27 @@ mod tests {
         assert!(refused.contains("did not arrive within 4s"), "{refused}");
     }
 
+    /// Of each kind of bad body come three times as many as there are places, and then a good one.
+    #[tokio::test(start_paused = true)]
+    async fn bad_bodies_keep_no_place() {
+        let at = server().await;
+        for (length, body, words) in [
+            (4097, "", "has 4097 bytes"),
+            (20, "[1,2,3,4,5,6,7,8, 9]", "has 10 values"),
+            (4, "t", "did not arrive"),
+        ] {
+            let mut bad = Vec::new();
+            for _ in 0..3 * LIMITS.connections {
+                bad.push(begin(at, length, body).await);
+            }
+            for one in bad {
+                let said = end(one).await;
+                assert!(said.contains(words), "{words}: {said}");
+            }
+            assert!(end(begin(at, 4, "true").await).await.ends_with("true"), "{words}");
+        }
+    }
+
     /// Two bodies of the largest size have room at a time. A third one waits, and is answered after them.
     #[tokio::test]
     async fn bodies_wait_for_room() {
@@ -343,6 +367,26 @@ mod tests {
         let ended = timeout(LAST_LIMIT / 2, served).await.expect("in time").expect("no panic");
         assert!(ended.is_ok());
         assert!(TcpStream::connect(at).await.is_err());
+    }
+
+    /// A pod has 30 s from its signal to its end: the webhook takes 15 of them, and the extender 20.
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_never_comes_is_given_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let at = listener.local_addr().expect("an address");
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let answer = |_| std::future::pending::<Response<Body>>();
+        let served = tokio::spawn(serve(listener, Plain, 2, answer, async { drop(stopped.await) }));
+        let mut asked = TcpStream::connect(at).await.expect("connected");
+        asked.write_all(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n").await.expect("sent");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let told = Instant::now();
+        drop(stop);
+        assert!(served.await.expect("no panic").is_ok());
+        assert_eq!(told.elapsed(), Duration::from_secs(10));
+        let webhook = ROUTED + LAST_LIMIT;
+        assert_eq!(webhook, Duration::from_secs(15));
+        assert_eq!(webhook + GIVE_UP_LIMIT, Duration::from_secs(20));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use tokio::time::sleep;
 
 /// How long Services may still route to a process that was told to end: its address leaves them after the signal, and
 /// the nodes learn of that one after the other.
-const ROUTED: Duration = Duration::from_secs(5);
+pub const ROUTED: Duration = Duration::from_secs(5);
 
 /// Waits for a signal that ends the process. In a container the kernel ignores one that the process does not await.
 pub async fn terminated() {

@@ -17,6 +17,25 @@ pub enum Foreign {
     Hidden,
 }
 
+impl Foreign {
+    /// The GPUs that the front-ends see.
+    fn seen(self, gpus: &[GpuFacts], owners: Option<&Owners>) -> Vec<GpuFacts> {
+        let Some(owners) = owners else {
+            return Vec::new();
+        };
+        let mut all = gpus.to_vec();
+        match self {
+            Foreign::Hidden => all.retain(|gpu| !owners.contains_key(&gpu.uuid)),
+            Foreign::Unhealthy => {
+                for gpu in all.iter_mut().filter(|gpu| owners.contains_key(&gpu.uuid)) {
+                    gpu.health.state = HealthState::Lost;
+                }
+            }
+        }
+        all
+    }
+}
+
 /// The ledger, with other eyes.
 pub struct Exclusive {
     ledger: Arc<dyn Ledger>,
@@ -41,7 +60,8 @@ impl Exclusive {
     pub async fn run(&self) {
         let (mut facts, mut owners) = (self.ledger.gpus(), self.owners.clone());
         loop {
-            let now = self.seen(&facts.borrow_and_update(), owners.borrow_and_update().as_deref());
+            let owners_now = owners.borrow_and_update().clone();
+            let now = self.foreign.seen(&facts.borrow_and_update(), owners_now.as_deref());
             self.gpus.send_if_modified(|old| {
                 let fresh = **old != now;
                 *old = Arc::new(now);
@@ -53,29 +73,13 @@ impl Exclusive {
             }
         }
     }
-
-    fn seen(&self, gpus: &[GpuFacts], owners: Option<&Owners>) -> Vec<GpuFacts> {
-        let Some(owners) = owners else {
-            return Vec::new();
-        };
-        let mut all = gpus.to_vec();
-        match self.foreign {
-            Foreign::Hidden => all.retain(|gpu| !owners.contains_key(&gpu.uuid)),
-            Foreign::Unhealthy => {
-                for gpu in all.iter_mut().filter(|gpu| owners.contains_key(&gpu.uuid)) {
-                    gpu.health.state = HealthState::Lost;
-                }
-            }
-        }
-        all
-    }
 }
 
 #[tonic::async_trait]
 impl Ledger for Exclusive {
     async fn rows(&self) -> Result<Rows, LedgerError> {
         let mut rows = self.ledger.rows().await?;
-        rows.gpus = self.seen(&rows.gpus, self.owners.borrow().as_deref());
+        rows.gpus = self.foreign.seen(&rows.gpus, self.owners.borrow().as_deref());
         Ok(rows)
     }
 
@@ -89,5 +93,27 @@ impl Ledger for Exclusive {
 
     fn gpus(&self) -> watch::Receiver<Arc<Vec<GpuFacts>>> {
         self.gpus.subscribe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::owners::Owner;
+    use crate::testing::{gpu, uuid};
+    use gpuslice_wire::units::Bytes;
+
+    #[test]
+    fn a_gpu_with_another_owner_is_hidden_or_unhealthy() {
+        let gpus: Vec<_> = (0..2).map(|number| gpu(number, Bytes(1 << 30))).collect();
+        let others = Owners::from([(uuid(0), Owner::DevicePlugin)]);
+        assert_eq!(Foreign::Hidden.seen(&gpus, Some(&others)), gpus[1..]);
+        let mut unhealthy = gpus.clone();
+        unhealthy[0].health.state = HealthState::Lost;
+        assert_eq!(Foreign::Unhealthy.seen(&gpus, Some(&others)), unhealthy);
+        for foreign in [Foreign::Hidden, Foreign::Unhealthy] {
+            assert_eq!(foreign.seen(&gpus, Some(&Owners::new())), gpus);
+            assert_eq!(foreign.seen(&gpus, None), [], "nothing is known of owners yet");
+        }
     }
 }

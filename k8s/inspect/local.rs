@@ -83,12 +83,14 @@ fn reachable(ips: impl Iterator<Item = IpAddr>) -> Option<IpAddr> {
 mod tests {
     use super::super::{Extra, details, json, summary};
     use super::*;
+    use crate::api::objects::List;
     use crate::ledger::{Claimed, Own};
-    use crate::testing::gpu;
+    use crate::testing::{self, gpu};
     use gpuslice_wire::node::HealthState;
     use gpuslice_wire::owner::ClaimId;
     use gpuslice_wire::text::Text;
     use gpuslice_wire::units::Percent;
+    use serde_json::json;
 
     fn rows() -> Rows {
         let mib = |mib: u64| Bytes(mib << 20);
@@ -154,6 +156,37 @@ Allocated/Total GPU Memory In Cluster:
         // 1000 and half of 600 MiB, in steps of 64.
         assert_eq!(rows[1][4..7], ["20/200", "1", "1664"], "{wide}");
         assert_eq!(json::of(&cluster)["nodes"][0]["devs"][0]["usedMiB"], 1344);
+    }
+
+    /// One pod as its node's ledger has it, and as the API server does.
+    #[test]
+    fn a_pod_has_the_same_lines_from_both() {
+        let (mut rows, unit) = (rows(), "GiB".parse().expect("a unit"));
+        rows.own.clear();
+        let ours = super::cluster(&rows, "node-1".to_owned(), Some("10.0.0.1".to_owned()), unit);
+        let amounts = json!({
+            "aliyun.com/gpu-mem": "28", "aliyun.com/gpu-count": "2", "aliyun.com/gpu-core.percentage": "200",
+        });
+        let node = json!({
+            "metadata": {
+                "name": "node-1",
+                "annotations": { usage::ANNOTATION: usage::text(&usage::of_rows(&rows)) },
+            },
+            "status": {
+                "capacity": amounts, "allocatable": amounts,
+                "addresses": [{ "type": "InternalIP", "address": "10.0.0.1" }],
+            },
+        });
+        let mut pod = testing::pod("gpu-share-sample", &[], &[testing::container("main", 3, 20)]);
+        pod.spec.node_name = "node-1".to_owned();
+        let annotations = &mut pod.metadata.annotations;
+        annotations.insert("ALIYUN_COM_GPU_MEM_IDX".to_owned(), "0".to_owned());
+        let node = serde_json::from_value(node).expect("a node");
+        let theirs = Cluster::of(&List::of(vec![node]), &List::of(vec![pod]));
+        for more in [false, true].map(|more| Extra { more }) {
+            assert_eq!(summary::render(&ours, more), summary::render(&theirs, more));
+            assert_eq!(details::render(&ours, more), details::render(&theirs, more));
+        }
     }
 
     #[test]

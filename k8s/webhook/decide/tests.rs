@@ -61,31 +61,32 @@ fn limits_become_claims_and_all_else_stays() {
         container("plain", &Value::Null, &Value::Null),
         container("b", &json!(5), &Value::Null),
     ]);
+    before["metadata"]["annotations"] = json!({ "a": "b" });
     before["spec"]["schedulerName"] = json!("ack-co-scheduler");
+    before["spec"]["nodeSelector"] = json!({ "zone": "z" });
     before["spec"]["initContainers"] = json!([container("i", &json!("3"), &json!("20"))]);
     before["spec"]["resourceClaims"] = json!([{ "name": "nic", "resourceClaimName": "n" }]);
     before["spec"]["containers"][2]["resources"]["claims"] = json!([{ "name": "nic" }]);
     let after = patched(&before);
-    let spec = &after["spec"];
-    assert_eq!(spec["schedulerName"], "default-scheduler");
-    let limits = json!({ "cpu": "1" });
-    assert_eq!(
-        spec["containers"][0]["resources"],
-        json!({ "limits": limits, "requests": limits, "claims": [{ "name": "gpuslice-c0" }] })
-    );
-    assert_eq!(spec["containers"][1], before["spec"]["containers"][1]);
-    assert_eq!(
-        spec["containers"][2]["resources"]["claims"],
-        json!([{ "name": "nic" }, { "name": "gpuslice-c2" }])
-    );
-    assert_eq!(
-        spec["resourceClaims"],
-        json!([
-            { "name": "nic", "resourceClaimName": "n" },
-            { "name": "gpuslice-c0", "resourceClaimTemplateName": "gpuslice-1x-3072mi-20pc" },
-            { "name": "gpuslice-c2", "resourceClaimTemplateName": "gpuslice-1x-5120mi-0pc" },
-        ])
-    );
+    let mut expected = before.clone();
+    let spec = &mut expected["spec"];
+    spec["schedulerName"] = json!("default-scheduler");
+    let resources = |claims: Value| json!({ "limits": { "cpu": "1" }, "requests": { "cpu": "1" }, "claims": claims });
+    let first = resources(json!([{ "name": "gpuslice-c0" }]));
+    spec["initContainers"][0]["resources"] = first.clone();
+    spec["containers"][0]["resources"] = first;
+    spec["containers"][2]["resources"] =
+        resources(json!([{ "name": "nic" }, { "name": "gpuslice-c2" }]));
+    spec["resourceClaims"] = json!([
+        { "name": "nic", "resourceClaimName": "n" },
+        { "name": "gpuslice-c0", "resourceClaimTemplateName": "gpuslice-1x-3072mi-20pc" },
+        { "name": "gpuslice-c2", "resourceClaimTemplateName": "gpuslice-1x-5120mi-0pc" },
+    ]);
+    assert_eq!(after, expected);
+    let mut of_another = before.clone();
+    of_another["spec"]["schedulerName"] = json!("another");
+    expected["spec"]["schedulerName"] = json!("another");
+    assert_eq!(patched(&of_another), expected, "another scheduler than the chart's stays");
     // Once it is changed, the webhook has nothing to do with it.
     assert_eq!(decide(&after, &settings()), Ok(Vec::new()));
 }
