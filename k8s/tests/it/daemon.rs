@@ -1,7 +1,9 @@
 //! The program itself, between the kubelet, the API server and a real daemon with simulated GPUs.
 
+use crate::dra;
+use crate::kubelet::drivers::named;
 use crate::programs::{Process, agent, agent_with, build, daemon};
-use crate::world::{CORES, MEMORY, World, container, pod, until};
+use crate::world::{CORES, MEMORY, WHOLE, World, container, pod, until};
 use gpuslice_k8s::kubelet::pod_resources::ContainerDevices;
 use serde_json::{Value, json};
 use std::fs;
@@ -19,6 +21,16 @@ fn two_gpus(test: &str) -> Option<(TempDir, Process)> {
     let root = tempfile::Builder::new().prefix("gpuslice-k8s-").tempdir().expect("a directory");
     let daemon = daemon(&build, root.path(), "devices=2,mem=16GiB");
     Some((root, daemon))
+}
+
+/// CDI files: one for each claim.
+fn cdi_files(root: &TempDir) -> usize {
+    fs::read_dir(root.path().join("run/cdi")).map_or(0, |all| all.count())
+}
+
+/// Drivers of dynamic resource allocation that the kubelet can find.
+fn announced(world: &World) -> usize {
+    fs::read_dir(world.kubelet.directories().plugins_registry()).expect("listed").count()
 }
 
 /// Changes a part of the node's object.
@@ -142,15 +154,15 @@ async fn the_nodes_labels_are_obeyed_as_they_change() {
     mode("maybe");
     until("the node's event", || told(&world, "GPUModeUnknown", "\"maybe\"; device-plugin, dra"))
         .await;
+    let labels = json!({ "gpuslice.io/mode": "cgpu", "ack.node.gpu.placement": "Spread" });
+    change(&world, "metadata/labels", labels);
+    until("its event", || told(&world, "GPUModeUnknown", "ack.node.gpu.placement: ")).await;
     assert!(!ended(MEMORY), "and nothing changes");
+    assert_eq!(world.kubelet.state().plugins[MEMORY].registrations, 2);
     mode("dra");
     until("a slice", || world.api.get(SLICE).is_some()).await;
     assert!(ended(MEMORY));
-    let announced = || {
-        let entries = fs::read_dir(world.kubelet.directories().plugins_registry()).expect("listed");
-        entries.count()
-    };
-    assert_eq!(announced(), 1);
+    assert_eq!(announced(&world), 1);
     let devices = || {
         let slice = world.api.get(SLICE).unwrap_or_default();
         let all = slice["spec"]["devices"].as_array().cloned().unwrap_or_default();
@@ -159,7 +171,7 @@ async fn the_nodes_labels_are_obeyed_as_they_change() {
     assert_eq!(devices(), ["gpu-0", "gpu-1"]);
     mode("off");
     until("no slice", || world.api.get(SLICE).is_none()).await;
-    until("no driver", || announced() == 0).await;
+    until("no driver", || announced(&world) == 0).await;
     let count = || {
         world.api.get(NODE).expect("the node")["status"]["capacity"]["aliyun.com/gpu-count"].clone()
     };
@@ -189,7 +201,6 @@ async fn claims_of_device_plugins_end_with_their_pods_in_other_modes() {
     };
     let world = World::new(&[]).await;
     let _running = agent(&world, root.path());
-    let cdi = || fs::read_dir(root.path().join("run/cdi")).map_or(0, |all| all.count());
     let ended = || {
         let plugins = &world.kubelet.state().plugins;
         plugins.get(MEMORY).is_some_and(|it| it.failure.is_some())
@@ -206,9 +217,61 @@ async fn claims_of_device_plugins_end_with_their_pods_in_other_modes() {
         world.run(&old).await.expect("admitted");
         change(&world, "metadata/labels", json!({ "gpuslice.io/mode": mode }));
         until("nothing is offered by plugins", ended).await;
-        assert_eq!(cdi(), 1, "it runs on");
+        assert_eq!(cdi_files(&root), 1, "it runs on");
         world.end(&old, "Succeeded");
-        until("its claim is gone", || cdi() == 0).await;
+        until("its claim is gone", || cdi_files(&root) == 0).await;
         change(&world, "metadata/labels", json!({ "gpuslice.io/mode": "device-plugin" }));
     }
+}
+
+/// ACK's labels: `share` places containers and caps none, and `topology` offers whole GPUs.
+#[tokio::test]
+async fn the_labels_share_and_topology_are_obeyed() {
+    let Some((root, _daemon)) = two_gpus("labels share and topology") else {
+        return;
+    };
+    let world = World::new(&[]).await;
+    let label = |value: &str| {
+        change(&world, "metadata/labels", json!({ "ack.node.gpu.schedule": value }));
+    };
+    label("share");
+    let _running = agent(&world, root.path());
+    until("memory", || world.kubelet.allocatable(MEMORY) == 32).await;
+    let shared = pod("shared", &[container("main", 10, 0)]);
+    let got = world.run(&shared).await.expect("admitted").remove(0);
+    assert!(got.cdi_devices.is_empty() && got.annotations.is_empty(), "{got:?}");
+    assert_eq!(cdi_files(&root), 1, "its share is reserved all the same");
+    world.end(&shared, "Succeeded");
+    until("released", || cdi_files(&root) == 0).await;
+    label("topology");
+    until("whole GPUs", || world.kubelet.allocatable(WHOLE) == 2).await;
+    assert!(world.kubelet.state().plugins[MEMORY].failure.is_some());
+    let mut both = pod("both", &[container("main", 0, 0)]);
+    both["spec"]["containers"][0]["resources"]["limits"][WHOLE] = json!("2");
+    let got = world.run(&both).await.expect("admitted").remove(0);
+    assert_eq!((got.cdi_devices.len(), got.devices[WHOLE].len()), (1, 2), "{got:?}");
+    assert!(!world.kubelet.state().plugins.contains_key(CORES), "compute goes with a GPU");
+}
+
+/// A pod with a claim of the DRA driver runs on in mode `off`: the kubelet finds the driver until the claim is unprepared.
+#[tokio::test]
+async fn the_driver_stays_in_mode_off_until_its_claims_are_unprepared() {
+    let Some((root, _daemon)) = two_gpus("a driver in mode off") else {
+        return;
+    };
+    let world = World::new(&[]).await;
+    change(&world, "metadata/labels", json!({ "gpuslice.io/mode": "dra" }));
+    let _running = agent(&world, root.path());
+    let found = world.kubelet.find_driver().await;
+    let one = dra::claim("c", &[("gpu-0", "3Gi", "25")]);
+    dra::put(&world, &one);
+    until("a slice", || world.api.get(SLICE).is_some()).await;
+    assert_eq!(world.kubelet.prepare(&found, &named(&one)).await.error, "");
+    change(&world, "metadata/labels", json!({ "gpuslice.io/mode": "off" }));
+    until("no slice", || world.api.get(SLICE).is_none()).await;
+    let again = world.kubelet.find_driver().await;
+    assert_eq!((announced(&world), cdi_files(&root)), (1, 1));
+    assert_eq!(world.kubelet.unprepare(&again, &named(&one)).await, "");
+    assert_eq!(cdi_files(&root), 0);
+    until("no driver", || announced(&world) == 0).await;
 }

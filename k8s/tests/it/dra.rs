@@ -21,29 +21,41 @@ use tokio::sync::watch;
 
 const SLICE: &str = "/apis/resource.k8s.io/v1/resourceslices/n-gpu.gpuslice.io";
 
-/// Starts driver and publisher.
-fn driver(world: &World, placement: Placement) -> Agent {
+/// Publishes the node's slice.
+fn publish(world: &World, placement: Placement) -> impl Future<Output = ()> + Send + 'static {
     let (copy, slices) = watch::channel(None);
+    let api = world.client();
     let publisher = Publisher {
         node: NodeName { name: "n".to_owned(), uid: "node-uid".to_owned() },
-        api: world.client(),
+        api: api.clone(),
         ledger: world.ledger.clone(),
         placement,
         slices,
     };
-    let api = world.client();
-    let driver = Driver { node: "n".to_owned(), api: api.clone(), ledger: world.ledger.clone() };
-    let directories = Directories::new(world.kubelet.root());
-    Agent::run(async move {
+    async move {
         tokio::select! {
             () = store::keep(api, watch_path("n"), copy) => {}
             () = publisher.run() => {}
+        }
+    }
+}
+
+/// Starts driver and publisher.
+fn driver(world: &World, placement: Placement) -> Agent {
+    let publish = publish(world, placement);
+    let (api, ledger) = (world.client(), world.ledger.clone());
+    let driver = Driver { node: "n".to_owned(), api, ledger };
+    let directories = Directories::new(world.kubelet.root());
+    Agent::run(async move {
+        tokio::select! {
+            () = publish => {}
             ended = Arc::new(driver).run(&directories) => ended.expect("runs"),
         }
     })
 }
 
-fn claim(name: &str, results: &[(&str, &str, &str)]) -> Value {
+/// A claim as the scheduler leaves it: device, memory and compute of each result.
+pub fn claim(name: &str, results: &[(&str, &str, &str)]) -> Value {
     let result = |(device, memory, cores): &(&str, &str, &str)| {
         json!({
             "request": "gpu", "driver": NAME, "pool": "n", "device": device, "shareID": "s1",
@@ -57,10 +69,16 @@ fn claim(name: &str, results: &[(&str, &str, &str)]) -> Value {
     })
 }
 
-fn put(world: &World, claim: &Value) {
+/// Creates a claim.
+pub fn put(world: &World, claim: &Value) {
     let name = claim["metadata"]["name"].as_str().expect("a name");
     let path = format!("/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/{name}");
     world.api.put(&path, claim.clone());
+}
+
+/// Requests by this method so far.
+fn requests(world: &World, method: &str) -> usize {
+    world.api.log().iter().filter(|it| it.starts_with(method)).count()
 }
 
 fn devices(world: &World) -> Vec<String> {
@@ -192,6 +210,41 @@ async fn a_gate_that_is_off_leaves_nothing_published() {
     assert!(world.api.list(PATH).is_empty());
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert!(world.api.list(PATH).is_empty(), "and it stays so");
+}
+
+/// A server whose gate is off may be started again with another one.
+#[tokio::test(start_paused = true)]
+async fn a_gate_that_is_off_is_tried_once_a_minute() {
+    let world = World::new(&[81_920]).await;
+    world.api.gate_off();
+    let publishing = tokio::spawn(publish(&world, Placement::Binpack));
+    until("taken back", || requests(&world, "DELETE") == 1).await;
+    tokio::time::sleep(Duration::from_secs(59)).await;
+    assert_eq!(requests(&world, "POST"), 1);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!((requests(&world, "POST"), requests(&world, "DELETE")), (2, 2));
+    assert!(world.api.list(PATH).is_empty());
+    publishing.abort();
+}
+
+/// Another program changes the slice while the driver's change is on its way.
+#[tokio::test]
+async fn a_change_that_meets_another_is_made_again() {
+    let world = World::new(&[81_920; 2]).await;
+    let _agent = driver(&world, Placement::Binpack);
+    until("published", || devices(&world).len() == 2).await;
+    world.api.hold("/resourceslices/");
+    world.ledger.health(0, HealthState::Xid);
+    until("on its way", || requests(&world, "PUT") == 1).await;
+    let mut edited = world.api.get(SLICE).expect("the slice");
+    edited["spec"]["devices"] = json!([]);
+    let edited = world.api.put(SLICE, edited);
+    world.api.hold("");
+    until("repaired", || devices(&world).len() == 2).await;
+    assert!(requests(&world, "PUT") > 1, "the first one met a conflict");
+    let slice = world.api.get(SLICE).expect("the slice");
+    assert_eq!(slice["spec"]["devices"][0]["taints"][0]["effect"], "NoExecute");
+    assert_eq!(slice["metadata"]["uid"], edited["metadata"]["uid"], "it was not deleted meanwhile");
 }
 
 /// Starts the driver for the claims that are prepared.
