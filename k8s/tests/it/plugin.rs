@@ -15,7 +15,6 @@ async fn both_resources_of_a_container_are_one_decision() {
     world.registered().await;
     assert_eq!(world.kubelet.allocatable(MEMORY), 28);
     assert_eq!(world.kubelet.allocatable(CORES), 200);
-    // The order of the two calls is random: with four pods both occur.
     for n in 0..4 {
         let one = pod(&format!("p{n}"), &[container("main", 3, 20)]);
         let got = world.run(&one).await.expect("admitted").remove(0);
@@ -30,6 +29,7 @@ async fn both_resources_of_a_container_are_one_decision() {
         let ids = got.devices.values().flatten();
         assert!(ids.clone().count() == 23 && ids.clone().all(|id| id.starts_with(&gpu)), "{got:?}");
     }
+    assert_eq!(world.kubelet.state().orders.len(), 2, "memory first, and compute first");
     let fifth = world.run(&pod("p4", &[container("main", 3, 20)])).await.expect("admitted");
     assert_eq!(fifth[0].envs["ALIYUN_COM_GPU_MEM_IDX"], "1", "GPU 0 has 2 GiB left");
     assert_eq!(world.ledger.told()[0], "uid-p0-c0 on 0 with 3231 and 20");
@@ -288,7 +288,8 @@ async fn schedulers_are_told_the_number_of_gpus_and_the_sick_ones() {
     until("counted again", count).await;
 }
 
-/// A connection to the server may be open and silent. Pods that it does not tell are read once before they are refused.
+/// A connection to the server may be open and silent. Pods that it does not tell are read once for each
+/// resource before they are refused.
 #[tokio::test]
 async fn a_pod_that_a_silent_watch_does_not_tell_is_read() {
     let world = World::new(&[16384]).await;
@@ -296,9 +297,16 @@ async fn a_pod_that_a_silent_watch_does_not_tell_is_read() {
     world.registered().await;
     world.run(&pod("told", &[container("main", 1, 0)])).await.expect("admitted");
     world.api.silence();
+    let before = world.api.log().len();
     world.run(&pod("untold", &[container("main", 2, 10)])).await.expect("admitted");
     let all = ["uid-told-c0 on 0 with 1024 and 0", "uid-untold-c0 on 0 with 2048 and 10"];
     assert_eq!(world.ledger.told(), all);
+    let reads = || {
+        let log = world.api.log();
+        log[before..].iter().filter(|it| it.starts_with("GET ") && !it.contains("watch=1")).count()
+    };
+    // For memory and for compute: a call for advice and the allocation after it have one decision.
+    assert_eq!(reads(), 2, "{:?}", &world.api.log()[before..]);
     tokio::time::sleep(Duration::from_secs(6)).await;
     assert_eq!(
         world.ledger.told(),

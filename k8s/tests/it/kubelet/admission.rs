@@ -116,6 +116,7 @@ impl Kubelet {
     ) -> Result<Container, Failed> {
         let name = container["name"].as_str().expect("a name").to_owned();
         let mut merged = Container { name: name.clone(), ..Container::default() };
+        let (mut order, mut answers) = (Vec::new(), Vec::new());
         let mut wanted = wants(container);
         while !wanted.is_empty() {
             let (resource, amount) = {
@@ -135,11 +136,18 @@ impl Kubelet {
             }
             let answer = self.allocate(&resource, &ids).await?;
             merged.devices.insert(resource.clone(), ids.clone());
+            order.push(resource.clone());
+            answers.push(answer.clone());
             let mut state = self.state();
             state.merge(&mut merged, answer);
             let devices = state.allocated.entry((uid.to_owned(), name.clone())).or_default();
             devices.insert(resource, ids);
         }
+        let mut state = self.state();
+        if answers.iter().any(|it| *it != answers[0]) {
+            state.log.push(format!("the answers for {name} differ: {answers:?}"));
+        }
+        state.orders.insert(order);
         Ok(merged)
     }
 

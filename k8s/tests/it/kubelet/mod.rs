@@ -18,7 +18,7 @@ use gpuslice_k8s::kubelet::pod_resources::{
     AllocatableResponse, ContainerDevices, ContainerResources, ListResponse, PodResources,
 };
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -47,7 +47,10 @@ pub struct State {
     pub pods: Vec<Value>,
     /// By pod's uid and container's name.
     pub allocated: BTreeMap<(String, String), Devices>,
+    /// What plugins answered that a kubelet cannot follow.
     pub log: Vec<String>,
+    /// The resources of each container, in the order in which it was asked for them.
+    pub orders: BTreeSet<Vec<String>>,
     /// How long the next list of pods is on its way.
     pub next_list_takes: Duration,
     /// It chooses devices by itself, as a kubelet does for some containers.
