@@ -182,6 +182,8 @@ async fn pods_see_their_caps_in_a_real_containerd() {
     let names: Vec<&str> = slices.iter().filter_map(|it| it["pod"]["name"].as_str()).collect();
     assert_eq!(names.len(), 3, "{slices:?}");
     assert!(names.contains(&"gpushare-test-pod"), "{names:?}");
+    let compute = slices.iter().find(|it| it["pod"]["name"] == "core-sample").expect("its slice");
+    assert_eq!(compute["share"], 25);
     let doctor = node.doctor();
     let said = String::from_utf8_lossy(&doctor.stdout).into_owned();
     assert!(said.contains("passes CDI devices to containers"), "{said}");
