@@ -253,7 +253,8 @@ async fn the_labels_share_and_topology_are_obeyed() {
     assert!(!world.kubelet.state().plugins.contains_key(CORES), "compute goes with a GPU");
 }
 
-/// A pod with a claim of the DRA driver runs on in mode `off`: the kubelet finds the driver until the claim is unprepared.
+/// A pod with a claim of the DRA driver runs on in mode `off`: the kubelet finds the driver until it has unprepared the
+/// claim.
 #[tokio::test]
 async fn the_driver_stays_in_mode_off_until_its_claims_are_unprepared() {
     let Some((root, _daemon)) = two_gpus("a driver in mode off") else {

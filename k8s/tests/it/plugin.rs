@@ -288,8 +288,8 @@ async fn schedulers_are_told_the_number_of_gpus_and_the_sick_ones() {
     until("counted again", count).await;
 }
 
-/// A connection to the server may be open and silent. Pods that it does not tell are read once for each
-/// resource before they are refused.
+/// A connection to the server may be open and silent. Pods that it does not tell are read before they are refused, once
+/// for each resource.
 #[tokio::test]
 async fn a_pod_that_a_silent_watch_does_not_tell_is_read() {
     let world = World::new(&[16384]).await;
