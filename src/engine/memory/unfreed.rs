@@ -14,6 +14,10 @@
 //! A claim to hold memory explains only what is charged to its process, so a false one makes the liar's own promise
 //! worth less, and no other's.
 //!
+//! Managed memory may be on the host, where it explains nothing, and come to the GPU after the look. So a container's
+//! own hides none of its unfreed memory, or the container would have both. What other containers have hides as much:
+//! else each process with managed memory would delay what others begin again.
+//!
 //! A figure may be older than its question ([`crate::FIGURE_AGE`]), so a look shows nothing of an end just before
 //! it. Nor are all figures of one instant, so two looks must agree. After [`crate::FREED_WITHIN`] the memory is no
 //! longer charged, whatever the looks show.
@@ -120,9 +124,9 @@ impl Engine {
         let Some((earlier, before)) = known.last.replace((asked, left)) else {
             return;
         };
-        self.settle_unfreed(actions, |gpu, it| {
+        self.settle_unfreed(actions, |gpu, it, unseen| {
             if gpu == at {
-                it.look(earlier, left.max(before));
+                it.look(earlier, left.max(before).saturating_add(unseen));
             }
         });
     }
@@ -132,28 +136,50 @@ impl Engine {
         let (now, until) = (self.now, self.unfreed_until());
         self.has_unfreed = until.is_some();
         if until.is_some_and(|until| until <= now) {
-            self.settle_unfreed(actions, |_, it| it.expire(now));
+            self.settle_unfreed(actions, |_, it, _| it.expire(now));
         }
     }
 
-    /// Changes all unfreed memory, by GPU, and decides on the growth that waited for it.
-    fn settle_unfreed(&mut self, actions: &mut Actions, change: impl Fn(usize, &mut Unfreed)) {
+    /// Changes all unfreed memory, by GPU and with what its container claims that NVML does not show, and decides on the
+    /// growth that waited for it.
+    fn settle_unfreed(
+        &mut self,
+        actions: &mut Actions,
+        change: impl Fn(usize, &mut Unfreed, Bytes),
+    ) {
         for (at, gpu) in self.gpus.iter_mut().enumerate() {
-            change(at, &mut gpu.beside.unfreed);
+            change(at, &mut gpu.beside.unfreed, Bytes::ZERO);
         }
         let mut changed: Vec<(ContainerIndex, Lane)> = Vec::new();
-        for (index, container) in self.containers.iter_mut() {
-            for (lane, slice) in container.slices.iter_mut() {
-                let Some(gpu) = slice.gpu else { continue };
-                let was = slice.unfreed.sum();
-                change(gpu, &mut slice.unfreed);
-                if slice.unfreed.sum() != was {
-                    slice.account.recount(was.0.into(), slice.unfreed.sum().0.into());
-                    changed.push((index, lane));
-                }
+        for (index, lane) in self.slices_with_unfreed() {
+            let unseen = self.unseen(index, lane);
+            let Some(slice) = self.account(index, lane) else { continue };
+            let (Some(gpu), was) = (slice.gpu, slice.unfreed.sum()) else { continue };
+            change(gpu, &mut slice.unfreed, unseen);
+            let now = slice.unfreed.sum();
+            if now != was {
+                slice.account.recount(was.0.into(), now.0.into());
+                changed.push((index, lane));
             }
         }
         changed.into_iter().for_each(|(index, lane)| self.serve(index, lane, actions));
+    }
+
+    fn slices_with_unfreed(&self) -> Vec<(ContainerIndex, Lane)> {
+        let all = self.containers.iter().flat_map(|(index, container)| {
+            let slices = container.slices.lanes().map(move |lane| (index, lane));
+            slices.filter(|(_, lane)| {
+                container.slices.get(*lane).is_some_and(|it| it.unfreed.sum() > Bytes::ZERO)
+            })
+        });
+        all.collect()
+    }
+
+    /// What the container's processes claim to have on a GPU that NVML does not show.
+    fn unseen(&self, index: ContainerIndex, lane: Lane) -> Bytes {
+        let clients = self.containers.get(index).into_iter().flat_map(|it| &it.clients);
+        let claims = clients.map(|client| self.claimed(*client, lane, true));
+        claims.fold(Bytes::ZERO, Bytes::saturating_add)
     }
 
     /// A container is restored: processes may have ended just before, and the driver's own memory is not known yet.

@@ -58,6 +58,25 @@ fn the_memory_of_an_ended_process_is_granted_again_when_the_device_has_it() {
     assert_eq!(rig.engine.look_due(), None);
 }
 
+/// Managed memory that was on the host while the device was looked at may be on the GPU before the ended process's
+/// memory is free.
+#[test]
+fn managed_memory_of_the_container_hides_none_of_it() {
+    for (unseen, charged) in [(0, 30), (10, 40), (30, 60), (u64::MAX, 60)] {
+        let (mut rig, who) = slice_of(&[40, 30]);
+        device(&mut rig, 7);
+        rig.now = 1_000 * MS;
+        says(&mut rig, who[1], 30, unseen);
+        gone(&mut rig, who[0]);
+        rig.now += FIGURE_AGE.0;
+        device(&mut rig, 7);
+        assert_eq!(reserved(&rig), charged, "{unseen}");
+        rig.now = 1_000 * MS + FREED_WITHIN.0;
+        rig.step(Event::Tick);
+        assert_eq!(reserved(&rig), 30, "{unseen}");
+    }
+}
+
 #[test]
 fn no_request_waits_for_memory_that_would_not_suffice_or_for_ever() {
     let (mut rig, who) = slice_of(&[40, 20]);
