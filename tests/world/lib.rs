@@ -31,6 +31,8 @@ mod adversaries;
 #[cfg(test)]
 mod debts;
 #[cfg(test)]
+mod dependencies;
+#[cfg(test)]
 mod gangs;
 #[cfg(test)]
 mod health;

@@ -39,21 +39,26 @@ fn parts(mut world: World) -> (u64, u64) {
     ((used(&world)[0] - before) * 1_000 / SPAN, its * 1_000 / SPAN)
 }
 
+/// Lengths of kernels, ns.
+const KERNELS: [u64; 4] = [700 * MS, 3_000 * MS, 6_000 * MS, 8_000 * MS];
 const LIMITED: Tenant = Tenant { limit: 50, ..weighs(1) };
 
 /// Alone, and beside a container that is always runnable: half of the time for a limit of 50, and a fifth for a weight
 /// of 1 beside one of 4, of the time that both are charged.
 #[test]
 fn long_kernels_get_their_part() {
-    for kernel in [700 * MS, 3_000 * MS, 8_000 * MS] {
+    for kernel in KERNELS {
         for processes in [1, 2, 3] {
             let part =
-                |tenants: &[Tenant]| parts(world(kernel, processes, tenants, Honesty::Honest)).0;
+                |tenants: &[Tenant]| parts(world(kernel, processes, tenants, Honesty::Honest));
             let got =
                 [part(&[LIMITED]), part(&[LIMITED, weighs(1)]), part(&[weighs(1), weighs(4)])];
             eprintln!("{processes} processes, kernels of {kernel} ns: {got:?}");
-            assert!(got[..2].iter().all(|part| (470..=530).contains(part)), "{got:?}");
-            assert!((190..=250).contains(&got[2]), "{got:?}");
+            assert!(got[..2].iter().all(|part| (470..=530).contains(&part.0)), "{got:?}");
+            assert!((190..=250).contains(&got[2].0), "{got:?}");
+            // kernels of one process do not overlap: what it ran is what it is charged
+            let ran = got[..2].iter().all(|part| (470..=530).contains(&part.1));
+            assert!(ran || processes > 1, "{got:?}");
         }
     }
 }
@@ -61,7 +66,7 @@ fn long_kernels_get_their_part() {
 /// Never to claim that work has drained gives no more than the truth does.
 #[test]
 fn to_deny_that_work_has_drained_gains_nothing() {
-    for kernel in [700 * MS, 3_000 * MS, 8_000 * MS] {
+    for kernel in KERNELS {
         for processes in [1, 3] {
             for tenants in [&[LIMITED][..], &[LIMITED, weighs(1)], &[weighs(1), weighs(4)]] {
                 let of = |honesty| parts(world(kernel, processes, tenants, honesty));

@@ -104,6 +104,7 @@ pub(crate) fn joins(world: &mut World, n: u64, tenant: &Tenant, kernels: Kernels
         returns: false,
         collective: None,
         sibling: None,
+        excused: 0,
         honesty: Honesty::Honest,
         broke: false,
         on_host: false,

@@ -127,6 +127,8 @@ pub struct Process {
     /// They are parts of the same collectives as those of this other process of the container, on its one
     /// lane.
     pub sibling: Option<usize>,
+    /// When something last kept a collective of it from its end that no promise speaks of.
+    pub excused: u64,
     /// Whether its claims are true.
     pub honesty: Honesty,
     /// It broke a rule of memory: it loses its connection, and its work belongs to no turn.
@@ -171,6 +173,7 @@ impl Process {
             returns: false,
             collective: (lanes > 1 && rng.per_mille(500)).then_some(None),
             sibling: None,
+            excused: 0,
             honesty: if rng.per_mille(80) { rng.pick(&lies) } else { Honesty::Honest },
             broke: false,
             on_host: false,
@@ -200,6 +203,7 @@ impl Process {
             client: None,
             broke: false,
             on_host: false,
+            excused: 0,
             stalled: 0,
             sent: 0,
             ran: 0,

@@ -119,6 +119,12 @@ impl Gangs {
         !self.waits.is_empty()
     }
 
+    /// Whether a GPU idles for a gang while another container waits for it.
+    #[must_use]
+    pub fn any_kept(&self) -> bool {
+        !self.idle.is_empty()
+    }
+
     /// The engine asks to be called at `at`.
     pub fn asks(&mut self, at: Option<u64>) {
         self.deadline = at;

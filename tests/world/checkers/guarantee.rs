@@ -4,7 +4,7 @@
 //! * a turn of its own and the c-th part of one turn of each other entry in its queue, as in start-time
 //!   fair queueing, where the containers without a share are one entry ([`super::pools`]); of three turns,
 //!   where gangs come when they can and not in their order;
-//! * its initial debt, a turn, and the time that must gather before an empty bucket pays out again.
+//! * its initial debt, a turn, and its part of a round, which must gather before an empty bucket pays out again.
 //!
 //! The rest of a turn does not count as the class's time if its container came into the class, or gave its
 //! share back, in the middle of it: another queue granted that turn.
@@ -95,7 +95,7 @@ fn counts(state: &LaneState) -> bool {
 }
 
 fn bound(seen: &Observer, me: &LaneState, queues: u64) -> i128 {
-    let enough = (seen.config.round.0 * me.cap.0 / me.cap.1).max(seen.config.turn_min.0);
+    let enough = seen.config.round.0 * me.share / 100;
     let turns = 3 * me.longest + seen.config.turn_min.0;
     i128::from(queues * me.share / 100 + enough + turns + 1_000_000)
 }

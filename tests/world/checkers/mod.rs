@@ -27,7 +27,7 @@ use gpuslice_wire::units::Bytes;
 
 use crate::observer::{LaneKey, LaneState, Observer, Preemption};
 
-/// In how many steps there was something of which promises speak, under all engines.
+/// How often there was something of which promises speak, in steps or in ends, under all engines.
 pub type Met = BTreeMap<&'static str, u64>;
 
 /// The text of a broken promise.
@@ -184,6 +184,7 @@ impl Checkers {
         let any = |such: fn(&LaneState) -> bool| self.seen.lanes.values().any(such);
         let there = [
             ("gang waits", self.gangs.any_waits()),
+            ("GPU kept for a gang", self.gangs.any_kept()),
             ("share owed", self.guarantee.owes()),
             ("share's cap paid", any(|it| it.share > 0 && it.capped() && it.billed > 0)),
             ("overrun", any(|it| it.overrun)),
@@ -191,8 +192,13 @@ impl Checkers {
             ("guard turn", self.priority.guard_began(self.seen.now)),
         ];
         for (what, _) in there.into_iter().filter(|(_, is)| *is) {
-            *self.met.entry(what).or_default() += 1;
+            self.meets(what);
         }
+    }
+
+    /// Counts what the world itself judges.
+    pub fn meets(&mut self, what: &'static str) {
+        *self.met.entry(what).or_default() += 1;
     }
 
     /// What was met.
@@ -212,6 +218,18 @@ impl Checkers {
     pub fn capped(&self, container: ContainerId) -> bool {
         let mut its = self.seen.lanes.iter().filter(|(key, _)| key.0 == container);
         its.any(|(_, state)| state.capped())
+    }
+
+    /// Whether a container may have its next turn later than its weight says: it is capped, a higher class has work, or
+    /// the clock has jumped.
+    #[must_use]
+    pub fn yields(&self, container: ContainerId) -> bool {
+        let above = |state: &LaneState| {
+            let mut others = self.seen.on(state.gpu).map(|(_, other)| other);
+            others.any(|other| other.runnable() && other.record.class < state.record.class)
+        };
+        let mut its = self.seen.lanes.iter().filter(|(key, _)| key.0 == container);
+        self.seen.gap || its.any(|(_, state)| state.capped() || above(state))
     }
 
     /// Bytes that processes of a container may hold on one account, unless an exception allows more.

@@ -56,6 +56,28 @@ fn to_a_share_that_waits_for_two_turns_of_its_own_class() {
     objects(comes_into_the_class(Class::Normal), "has a share of 43");
 }
 
+/// Container 0 has a share of a quarter, and `limit`. It waits, while container 1 keeps its turn, which is extended
+/// `times` after 10 ms.
+fn waits_for_its_share(limit: u32, times: u32) -> Result<(), Objection> {
+    let both = [limited(0, 0, 25, limit), limited(1, 1, 0, 0)];
+    let mut story = Story::admits(Config::default(), both.into_iter());
+    story.says(1, runnable(0, 0), &[turn(1, 1, 10 * MS)])?;
+    story.says(0, runnable(0, 0), &[])?;
+    (0..times).try_for_each(|_| {
+        let end = story.now + 20 * MS;
+        story.then(10 * MS, &[turn(1, 1, end)])
+    })
+}
+
+/// It may be owed its part of the other one's turn and of a round, 2.5 and 4 ms, and 2 ms.
+#[test]
+fn to_a_share_that_waits_for_more_than_its_part_of_a_round() {
+    for limit in [0, 50] {
+        assert_eq!(waits_for_its_share(limit, 3), Ok(()));
+        objects(waits_for_its_share(limit, 4), "has a share of 25 and is owed 10000000 ns");
+    }
+}
+
 /// The second container has `times` 20 ms of untracked work in flight as turns begin, none of which it
 /// waited for in a queue, and turns end in between. Then both are runnable, and the first one has the GPU
 /// for `ms`.

@@ -108,6 +108,7 @@ impl World {
         }
         self.checkers.step(self.now, &event, &self.daemon.decided[from..]);
         self.check_device();
+        self.check_collectives();
         let next = self.daemon.engine.next_deadline();
         self.checkers.looks(next.map(|at| at.0));
     }

@@ -150,6 +150,8 @@ pub struct World {
     partly: BTreeSet<ContainerId>,
     pages: BTreeMap<(ContainerId, usize), LaneView>,
     processes: Vec<Process>,
+    /// Those that may have a collective under way.
+    begun: BTreeSet<usize>,
     clients: BTreeMap<ClientId, usize>,
     queue: BinaryHeap<Reverse<(u64, u64, Happening)>>,
     order: u64,
@@ -208,6 +210,7 @@ impl World {
             partly: BTreeSet::new(),
             pages: BTreeMap::new(),
             processes: Vec::new(),
+            begun: BTreeSet::new(),
             clients: BTreeMap::new(),
             queue: BinaryHeap::new(),
             order: 0,
@@ -282,7 +285,6 @@ impl World {
     }
     /// Compares the engine's snapshot with the checkers' state.
     pub fn agree(&self) {
-        self.check_collectives();
         if self.daemon.up {
             self.no_stop_is_forgotten();
             self.checkers.agree(&self.daemon.engine.snapshot(Instant(self.checkers.now())));

@@ -6,11 +6,10 @@ use gpuslice_wire::ids::{ContainerId, Lane};
 use super::{Happening, Letter, MS, US, World};
 use crate::tenant::{Honesty, Kernels, Process};
 
-/// A collective that was begun is over after this long, unless its container is capped: longer than any
+/// A collective that was begun is over after this long, unless its container yields: longer than any
 /// that overran and had to wait until the others had as much.
 const COLLECTIVE: u64 = 60_000 * MS;
-/// The same for two processes on one GPU: they overrun after 2 s, and have a turn as soon as their class
-/// does. The longest jump of the clock is 20 s.
+/// The same for two processes on one GPU: they overrun after 2 s.
 const DEPENDENCY: u64 = 30_000 * MS;
 /// No life of the daemon: a process that was attached before and asks again.
 const NEVER_YET: u32 = u32::MAX;
@@ -32,7 +31,8 @@ impl World {
             process.honesty = Honesty::Honest;
         }
         if record.lanes.len() == 1 && self.rng.per_mille(100) {
-            return self.add_launch_dependency(process);
+            self.add_launch_dependency(process);
+            return;
         }
         // where there are few, whole containers do
         let aims = match self.mood.few {
@@ -45,8 +45,8 @@ impl World {
         self.add(process);
     }
 
-    /// Two processes, of which neither's kernel ends before the other has launched, too.
-    fn add_launch_dependency(&mut self, mut process: Process) {
+    /// Two processes, of which neither's kernel ends before the other has launched, too; the number of the first.
+    pub fn add_launch_dependency(&mut self, mut process: Process) -> usize {
         (process.honesty, process.collective) = (Honesty::Honest, Some(None));
         let first = self.processes.len();
         for sibling in [first + 1, first] {
@@ -54,6 +54,7 @@ impl World {
             (process.busy, process.sibling) = (true, Some(sibling));
             self.add(process);
         }
+        first
     }
 
     /// A process starts.
@@ -74,6 +75,11 @@ impl World {
     /// Sets a process's honesty from now on.
     pub fn becomes(&mut self, who: usize, honesty: Honesty) {
         self.processes[who].honesty = honesty;
+    }
+
+    /// A process does nothing for `pause` ns.
+    pub fn stalls(&mut self, who: usize, pause: u64) {
+        self.processes[who].stalled = self.now + pause;
     }
 
     /// A process launches kernels of `kernel` ns from now on, and is not runnable for `pause` ns after
@@ -260,6 +266,7 @@ impl World {
         (work.until, work.followed) = (Some(u64::MAX), true);
         if let Some(since) = &mut process.collective {
             since.get_or_insert(self.now);
+            self.begun.insert(who);
         }
         self.end_together(who, lane, length);
         if by_turn && self.processes[who].honesty == Honesty::Honest {
@@ -281,6 +288,7 @@ impl World {
         if !parts.iter().all(runs) {
             return;
         }
+        self.meet_collective(who);
         for (who, lane) in parts {
             let process = &mut self.processes[who];
             process.collective = process.collective.map(|_| None);
@@ -294,22 +302,48 @@ impl World {
         }
     }
 
-    /// A process that launched a part of a collective can launch the rest in time, or has no time to do so.
-    pub(super) fn check_collectives(&self) {
-        for process in self.processes.iter().filter(|p| p.alive && p.client.is_some()) {
-            let since = process.collective.flatten();
+    /// A process that launched a part of a collective can launch the rest in time, or had no time to do so.
+    pub(super) fn check_collectives(&mut self) {
+        self.begun.retain(|who| self.processes[*who].collective.flatten().is_some());
+        for who in self.begun.clone() {
+            let process = &self.processes[who];
+            let since = process.collective.flatten().unwrap_or(self.now);
             let sibling = process.sibling.map(|sibling| &self.processes[sibling]);
-            let apart = sibling.is_some_and(|it| it.client.is_none());
+            let apart = process.client.is_none() || sibling.is_some_and(|it| it.client.is_none());
             let stalled = sibling.map_or(0, |it| it.stalled).max(process.stalled);
-            let capped = self.checkers.capped(process.container);
+            let yields = self.checkers.yields(process.container);
+            if apart || yields || stalled > self.now || self.is_frozen(&process.container) {
+                self.processes[who].excused = self.now;
+                continue;
+            }
             let patience = sibling.map_or(COLLECTIVE, |_| DEPENDENCY);
-            let frozen = self.is_frozen(&process.container);
-            let slow = stalled + patience > self.now || capped || apart || frozen;
-            if since.is_some_and(|since| self.now > since + patience) && !slow {
-                self.checkers
-                    .object(&format!("a collective of {} does not end", process.container));
+            let since = since.max(process.excused).max(stalled);
+            if self.now > since + patience {
+                let lasts = self.now - since;
+                let who = process.container;
+                self.checkers.object(&format!("a collective of {who} does not end for {lasts} ns"));
             }
         }
+    }
+
+    /// Counts a collective of a container without a cap that ends.
+    fn meet_collective(&mut self, who: usize) {
+        let process = &self.processes[who];
+        let sibling = process.sibling.map(|sibling| &self.processes[sibling]);
+        let both = || [Some(process), sibling].into_iter().flatten();
+        let Some(since) = both().filter_map(|it| it.collective.flatten()).min() else {
+            return;
+        };
+        let overran = self.now.saturating_sub(since) >= self.config.drain_max.0;
+        if self.checkers.capped(process.container) {
+            return;
+        }
+        self.checkers.meets(match (sibling.is_some(), overran) {
+            (true, true) => "pair overran",
+            (true, false) => "pair",
+            (false, true) => "collective overran",
+            (false, false) => "collective",
+        });
     }
 
     /// The main check: a container launches in its turn alone, also after all untracked work is over.
