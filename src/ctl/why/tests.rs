@@ -6,6 +6,7 @@ use super::*;
 use crate::table::tests::{gpu, slice};
 use crate::table::{DaemonState, Gpu, MemoryLimit, MemoryWait};
 use crate::wall_time::WallTime;
+use clap::Parser;
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::policy::ClassCaps;
 use gpuslice_wire::samples::Sample;
@@ -110,8 +111,19 @@ fn views(parts: Parts, change: impl Fn(&mut View)) -> (View, View) {
 fn why(parts: Parts, change: impl Fn(&mut View)) -> (Why, Told) {
     let (before, now) = views(parts, change);
     let finding = decide(Some(&before), &now, &now.rows[0]);
-    let told = finding.told(&now, &now.rows[0]);
+    let told = words(&finding, &now);
     (finding.why, told)
+}
+
+/// What a finding about `a` says. A command that it suggests is one that `gpuslice` takes.
+fn words(finding: &Finding, now: &View) -> Told {
+    let told = finding.told(now, &now.rows[0]);
+    for command in told.advice.iter().filter(|it| it.starts_with("gpuslice ")) {
+        if let Err(error) = crate::Cli::try_parse_from(command.split(' ')) {
+            panic!("{command}: {error}");
+        }
+    }
+    told
 }
 
 const QUEUE: Parts = Parts {
@@ -158,6 +170,7 @@ fn waiting_has_its_cause_and_its_command() {
     let (higher, gang) = (long(WaitCause::HigherClass), long(WaitCause::Gang));
     let last = "gpuslice set b --priority best-effort";
     let high: fn(&mut View) = |now| now.rows[1].class = Class::High;
+    let lowest: fn(&mut View) = |now| now.rows[0].class = Class::BestEffort;
     let stopped: fn(&mut View) = |now| now.rows[1].time_enforcement = TimeEnforcement::Preempt;
     // it has a limit already that is no larger than what it is due; a share that no limit may be below
     let limited: fn(&mut View) = |now| {
@@ -175,16 +188,9 @@ fn waiting_has_its_cause_and_its_command() {
         (behind([2, 0, 90, 0, 0]), shared, kernels.clone(), "preemption = \"probe\""),
         (behind([2, 0, 90, 0, 0]), stopped, kernels, last),
         (behind([2, 85, 5, 0, 0]), high, higher, "gpuslice set a --priority high"),
-        (behind([10, 0, 0, 0, 82]), no, gang, last),
+        (behind([10, 0, 0, 0, 82]), no, gang.clone(), last),
+        (behind([10, 0, 0, 0, 82]), lowest, gang, "gpuslice set a --priority normal"),
     ]);
-}
-
-/// A slice with long kernels gets more than its due, and waits for the rest of the time.
-#[test]
-fn a_slice_above_its_due_needs_no_larger_weight() {
-    let above = Parts { running: 60, waiting: 40, by_cause: [40, 0, 0, 0, 0], ..QUEUE };
-    let (why, told) = why(above, no);
-    assert_eq!((why, told.advice), (Why::Weight, None), "{}", told.sentence);
 }
 
 #[test]
@@ -196,9 +202,14 @@ fn a_limit_and_a_share_are_told_from_a_weight() {
     let fair: fn(&mut View) =
         |now| (now.rows[0].cap_ppm, now.gpus[0].policy) = (62_500, Policy::Fair);
     let share: fn(&mut View) = |now| (now.rows[0].share, now.rows[0].weight) = (Some(25), None);
+    let fixed: fn(&mut View) = |now| {
+        (now.rows[0].share, now.rows[0].weight) = (Some(25), None);
+        (now.rows[0].cap_ppm, now.gpus[0].policy) = (250_000, Policy::Fixed);
+    };
     check(&[
         (limited, own, Why::Limit, "gpuslice set a --share-limit none"),
         (limited, fair, Why::PolicyLimit, "gpuslice policy 0 soft"),
+        (limited, fixed, Why::PolicyLimit, "gpuslice set a --share-limit 50"),
         // where others take all the rest, the time until it is due again is waiting
         (queued, own, Why::Limit, "gpuslice set a --share-limit none"),
         (QUEUE, share, Why::Share, "gpuslice set a --weight 1"),
@@ -419,7 +430,7 @@ fn a_restart_of_the_daemon_in_the_stretch_is_its_absence() {
     assert_eq!(finding.growth.absent, away);
     assert_eq!(finding.growth.wall, now.times[0].total() + away);
     // When the old daemon ended is not known.
-    let told = Finding { why: Why::Away, ..finding }.told(&now, &now.rows[0]).sentence;
+    let told = words(&Finding { why: Why::Away, ..finding }, &now).sentence;
     assert!(
         told.starts_with(&format!("the daemon was away for up to {}", duration(away))),
         "{told}"
@@ -520,7 +531,7 @@ fn work_beside_others_is_told_apart_from_an_own_gpu() {
         before.times.push(time("b", 0, other));
         now.times.push(time("b", 1, other));
         let finding = decide(Some(&before), &now, &now.rows[0]);
-        (finding.why.clone(), finding.told(&now, &now.rows[0]))
+        (finding.why.clone(), words(&finding, &now))
     };
     let beside = Why::Beside { container: "b".into() };
     let (why, words) = told(all, all, [0, 1]);

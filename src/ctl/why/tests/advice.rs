@@ -14,7 +14,7 @@ fn advice_about_turns_changes_something() {
     policy(Policy::Soft, "weight 1", "gpuslice set a --weight 2");
     policy(Policy::Preemptive, "preemptive", "gpuslice set a --share 75");
     type Rule = (fn(&mut View), Why, &'static str);
-    let rules: [Rule; 5] = [
+    let rules: [Rule; 6] = [
         // weights count for nothing beside shares of 100 %
         (
             |now| share(now, [(Some(40), None), (Some(60), None)]),
@@ -45,6 +45,15 @@ fn advice_about_turns_changes_something() {
             Why::Weight,
             "no weight or share gives it more",
         ),
+        // what a share may still reserve is less than it is due
+        (
+            |now| {
+                share(now, [(None, Some(1000)), (None, Some(1000))]);
+                now.rows[2].share = Some(60);
+            },
+            Why::Weight,
+            "gpuslice set b --weight 500",
+        ),
     ];
     for (change, expected, advice) in rules {
         let (found, told) = why(queued(73), change);
@@ -59,6 +68,14 @@ fn advice_about_turns_changes_something() {
     assert_eq!(told.advice.as_deref(), Some("gpuslice set b --share-limit 25"), "{told:?}");
 }
 
+/// A slice with long kernels gets more than its due, and waits for the rest of the time.
+#[test]
+fn a_slice_above_its_due_needs_no_larger_weight() {
+    let above = Parts { running: 60, waiting: 40, by_cause: [40, 0, 0, 0, 0], ..QUEUE };
+    let (why, told) = why(above, no);
+    assert_eq!((why, told.advice), (Why::Weight, None), "{}", told.sentence);
+}
+
 /// A limit that was removed in the stretch is not the one that holds now.
 #[test]
 fn a_limit_that_no_longer_holds_is_said_to_be_past() {
@@ -66,7 +83,7 @@ fn a_limit_that_no_longer_holds_is_said_to_be_past() {
     let told = |before: &View| {
         let finding = decide(Some(before), &now, &now.rows[0]);
         assert_eq!(finding.why.name(), "share-limit");
-        finding.told(&now, &now.rows[0])
+        words(&finding, &now)
     };
     let unknown = told(&before);
     assert_eq!((unknown.label.as_str(), &unknown.advice), ("past limit", &None));
@@ -81,7 +98,7 @@ fn a_limit_that_no_longer_holds_is_said_to_be_past() {
 fn late_turns_are_counted_in_the_stretch() {
     let (mut before, mut now) = views(behind([0, 0, 92, 0, 0]), no);
     (before.rows[1].late_turns, now.rows[1].late_turns) = (700, 702);
-    let sentence = |before| decide(before, &now, &now.rows[0]).told(&now, &now.rows[0]).sentence;
+    let sentence = |before| words(&decide(before, &now, &now.rows[0]), &now).sentence;
     let told = sentence(Some(&before));
     assert!(told.ends_with("whose queued work lasts up to 1.5 s (2 late turns)"), "{told}");
 }
