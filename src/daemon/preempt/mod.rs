@@ -70,6 +70,21 @@ struct Misses {
     all: u64,
 }
 
+impl Misses {
+    /// Counts a stop that was tried.
+    fn count(&mut self, has_stopped: bool) {
+        (self.row, self.all) = match has_stopped {
+            true => (0, self.all),
+            false => (self.row + 1, self.all + 1),
+        };
+    }
+
+    /// Whether the container is stopped again.
+    fn may_stop(self) -> bool {
+        self.row < MISSES_MAX
+    }
+}
+
 /// The event loop's side of preemption.
 #[derive(Debug)]
 pub struct Preemption {
@@ -142,7 +157,7 @@ impl Preemption {
         clients: &Clients,
         out: &mut Tasks,
     ) {
-        let may = self.is_on && self.misses(&container).row < MISSES_MAX;
+        let may = self.is_on && self.misses(&container).may_stop();
         let targets = if may { targets(clients, &container, lane) } else { None };
         let job = targets.map(|targets| Job::Stop(lane.0, order, targets));
         if !job.is_some_and(|job| self.workers.ask(container, job)) {
@@ -226,22 +241,18 @@ impl Preemption {
         lane: Lane,
         done: &Result<u64, String>,
     ) {
+        let misses = self.misses.entry(*container).or_default();
+        misses.count(done.is_ok());
         match done {
             Ok(took_us) => {
-                if let Some(misses) = self.misses.get_mut(container) {
-                    misses.row = 0;
-                }
                 tracing::debug!(%container, gpu = lane.0, took_us, "stopped on the GPU");
                 self.shown.extend(containers.gpu_of(container, lane));
             }
+            Err(why) if misses.row == MISSES_MAX => {
+                tracing::warn!(%container, gpu = lane.0, why, "cannot be stopped on the GPU; not tried again");
+            }
             Err(why) => {
-                let misses = self.misses.entry(*container).or_default();
-                (misses.row, misses.all) = (misses.row + 1, misses.all + 1);
-                if misses.row == MISSES_MAX {
-                    tracing::warn!(%container, gpu = lane.0, why, "cannot be stopped on the GPU; not tried again");
-                } else {
-                    tracing::debug!(%container, gpu = lane.0, why, "not stopped on the GPU");
-                }
+                tracing::debug!(%container, gpu = lane.0, why, "not stopped on the GPU");
             }
         }
     }
@@ -279,7 +290,7 @@ impl Preemption {
                 (*time_slice_us, *time_slice_changes) = self.slices.of((*container, *lane));
                 let misses = self.misses(container);
                 *stops_missed = misses.all;
-                let stops = self.shown.contains(gpu) && misses.row < MISSES_MAX;
+                let stops = self.shown.contains(gpu) && misses.may_stop();
                 let stops = stops && !self.workers.is_marked(container);
                 *time_enforcement = match (stops, *time_slice_us) {
                     (true, _) => TimeEnforcement::Preempt,
@@ -321,5 +332,23 @@ fn log_lost(told: &Told) {
             tracing::warn!(%container, lost, "the process that stops its work on GPUs hung or ended; another one takes over");
         }
         Told::Answer(..) | Told::Lost(..) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_failed_stops_in_a_row_end_the_tries() {
+        let mut misses = Misses::default();
+        let mut after = |has_stopped: bool, times: u32| {
+            (0..times).for_each(|_| misses.count(has_stopped));
+            (misses.may_stop(), misses.all)
+        };
+        assert_eq!(after(false, MISSES_MAX - 1), (true, 7));
+        assert_eq!(after(true, 1), (true, 7));
+        assert_eq!(after(false, MISSES_MAX - 1), (true, 14), "the row began anew");
+        assert_eq!(after(false, 1), (false, 15));
     }
 }
