@@ -5,6 +5,12 @@ use super::*;
 const US: u64 = 1_000;
 const MOST: u64 = 2_000 * US;
 
+/// The promise names both: the least price of a gap, and what all gaps together may cost beyond the bound.
+#[test]
+fn the_price_and_the_advance_are_those_that_are_promised() {
+    assert_eq!([CHANGE_NS, ADVANCE_NS], [400 * US; 2]);
+}
+
 /// A program's clock, and the costs of the rule and of the best choice in hindsight so far.
 #[derive(Clone)]
 struct Run {
