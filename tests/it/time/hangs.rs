@@ -5,19 +5,24 @@
 
 use super::preempt::{node_started, number, start, start_with_fault};
 use super::strangers::{Named, drive, tell};
-use super::{Tenant, settles};
+use super::{Ends, Hiccups, TURNS, Tenant, settles};
 use crate::harness::fuse::Unanswering;
 use crate::harness::node::{Node, faults};
-use crate::harness::{eventually, go_before_other_work, skip};
+use crate::harness::{PATIENCE, eventually, go_before_other_work, skip};
 use gpuslice_sim_device::Machine;
 use gpuslice_wire::policy::Class;
 use gpuslice_wire::units::Bytes;
 use nix::sys::signal::Signal;
+use std::ops::RangeInclusive;
 use std::os::fd::AsRawFd;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const CONFIG: &str = "preemption = \"probe\"\ndrain_max_ms = 200\n";
+/// The same: how long a container that has not drained delays the others, whether its worker hangs or not.
+const DRAIN_MAX: Duration = Duration::from_millis(200);
+/// The part of `one` beside `three`.
+const QUARTER: RangeInclusive<f64> = 0.18..=0.32;
 /// Kernels of the container whose worker hangs, µs: beyond its turns, so that it is stopped.
 pub const LONG_US: u64 = 250_000;
 
@@ -58,23 +63,40 @@ impl Scene {
     /// The honest ones divide their time 1:3 while `meanwhile` is called again and again: in one of twenty
     /// stretches, because debts of the time before are paid in the first ones.
     pub fn share(&self, mut meanwhile: impl FnMut()) {
-        let part = || self.part(&mut meanwhile);
-        settles("a quarter", part, |part| (0.18..=0.32).contains(part));
+        let part = || self.part(&mut meanwhile, || true);
+        settles("a quarter", part, |part| QUARTER.contains(part));
     }
 
-    /// The part of `one` in the time of both, over a second of it.
-    fn part(&self, meanwhile: &mut impl FnMut()) -> f64 {
+    /// The part of `one` in the time of both, over a second of it or more, until it `is_over`.
+    fn part(&self, mut meanwhile: impl FnMut(), is_over: impl Fn() -> bool) -> f64 {
         let busy = || [0, 1].map(|at: usize| self.honest[at].busy(&self.machine).as_secs_f64());
-        let before = busy();
+        let (start, before) = (Instant::now(), busy());
         loop {
             meanwhile();
             std::thread::sleep(Duration::from_millis(5));
             let now = busy();
             let had = [0, 1].map(|at: usize| now[at] - before[at]);
-            if had[0] + had[1] > 1.0 {
+            if had[0] + had[1] > 1.0 && is_over() {
                 return had[0] / (had[0] + had[1]);
             }
+            assert!(start.elapsed() < 2 * PATIENCE, "after {had:?} s: {}", self.node.log());
         }
+    }
+
+    /// The honest ones go on while a worker hangs, until it `is_lost`: they divide all that time 1:3, and neither waits
+    /// for longer than where no work is stopped.
+    fn goes_on(&self, what: &str, mut meanwhile: impl FnMut(), is_lost: impl Fn() -> bool) {
+        let hiccups = Hiccups::of(&[&self.node], &self.honest.each_ref());
+        let mut ends = self.honest.each_ref().map(|it| Ends::of(it, &self.machine));
+        let mut gaps = || ends.each_mut().map(|ends| ends.longest_gap(&self.machine));
+        let looks = || {
+            meanwhile();
+            gaps();
+        };
+        let part = self.part(looks, is_lost);
+        let (gaps, allowed) = (gaps(), DRAIN_MAX + TURNS + hiccups.allowance());
+        assert!(gaps.iter().all(|gap| *gap <= allowed), "{what}: {gaps:?}, allowed {allowed:?}");
+        assert!(QUARTER.contains(&part), "{what}: a part of {part}");
     }
 
     /// Whether `a` has lost so many workers.
@@ -99,7 +121,7 @@ fn a_descriptor_whose_server_never_answers() {
     let attached = liar.attach(Bytes::ZERO);
     let fd = server.file().as_raw_fd().cast_unsigned();
     tell(&liar, 0, Named { fd, client: 1, group: 2, channel: 3 });
-    scene.share(|| drive(&attached));
+    scene.goes_on("a descriptor", || drive(&attached), || scene.lost(1));
     // Another container's work is stopped while that process hangs, and goes on.
     let late = Tenant::start(&scene.node, &scene.machine, "late", LONG_US);
     eventually("another container is stopped", || {
@@ -133,7 +155,7 @@ fn a_control_that_does_not_return() {
         scene.faults(&format!("hang={step}@{}", low.child.id()));
         let lost = || scene.node.log().matches("container=a lost=1").count();
         let before = lost();
-        eventually(&format!("a lost worker: {step}"), || lost() > before);
+        scene.goes_on(step, || (), || lost() > before);
         scene.faults("none");
         scene.share(|| ());
         let off = || scene.machine.is_disabled(low.context).expect("alive");

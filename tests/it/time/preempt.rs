@@ -1,7 +1,8 @@
 //! Preemption: late work is stopped on the simulated GPU and continues in its own turn.
 
+use super::bad::watch;
 use super::events::last;
-use super::{Tenant, bill, shown, stopped_only_when_late};
+use super::{Ends, Hiccups, Tenant, bill, shown, stopped_only_when_late};
 use crate::harness::node::{Node, faults};
 use crate::harness::profiles::simulated;
 use crate::harness::{PATIENCE, eventually};
@@ -215,7 +216,7 @@ fn a_daemon_that_dies_leaves_no_process_stopped() {
     assert!(!node.container_dir("a").join("stopped").exists());
 }
 
-/// Killed while it is stopped, a process is gone like any other.
+/// Killed while it is stopped, a process is gone like any other, and the others go on at once.
 #[test]
 fn killed_while_stopped() {
     let (node, machine) = node("on");
@@ -227,8 +228,13 @@ fn killed_while_stopped() {
             assert!(start.elapsed() < PATIENCE, "never stopped: {}", node.log());
             std::thread::sleep(Duration::from_millis(1));
         }
+        let hiccups = Hiccups::of(&[&node], &[&high]);
+        let mut ends = Ends::of(&high, &machine);
         low.child.kill().expect("ours");
         low.child.wait().expect("ours");
+        let gap = watch(&mut ends, &machine, Duration::from_millis(400));
+        let allowed = Duration::from_millis(200) + hiccups.allowance();
+        assert!(gap <= allowed, "held up for {gap:?}, allowed {allowed:?}");
         node.wait_refunded("a");
         let written = node.container_dir("a").join("stopped");
         eventually("its file is closed", || !written.exists());
