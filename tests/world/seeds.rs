@@ -103,25 +103,25 @@ fn all(seeds: &[u64], steps: u64, kind: Kind) -> Met {
 
 /// What these worlds must meet, and how often at least: about a tenth of what they do meet.
 const CAPS: [(&str, u64); 11] = [
-    ("gang waits", 12_000),
-    ("GPU kept for a gang", 900),
-    ("share owed", 14_000),
-    ("share's cap paid", 7_500),
+    ("gang waits", 13_000),
+    ("GPU kept for a gang", 580),
+    ("share owed", 15_000),
+    ("share's cap paid", 9_000),
     ("overrun", 5_000),
-    ("stop", 300),
-    ("guard turn", 90),
-    ("collective", 70_000),
-    ("collective overran", 2),
+    ("stop", 280),
+    ("guard turn", 60),
+    ("collective", 20_000),
+    ("collective overran", 1),
     ("pair", 110_000),
-    ("pair overran", 2),
+    ("pair overran", 1),
 ];
 /// The same where memory limits are above caps.
 const LIMITS: [(&str, u64); 6] = [
     ("lent", 170),
-    ("wanted", 20),
-    ("suspended", 18),
+    ("wanted", 18),
+    ("suspended", 17),
     ("suspended for a claim", 1),
-    ("resumed", 8),
+    ("resumed", 6),
     ("overdue", 1),
 ];
 

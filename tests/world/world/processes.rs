@@ -46,7 +46,7 @@ impl World {
     }
 
     /// Two processes, of which neither's kernel ends before the other has launched, too; the number of the first.
-    pub fn add_launch_dependency(&mut self, mut process: Process) -> usize {
+    fn add_launch_dependency(&mut self, mut process: Process) -> usize {
         (process.honesty, process.collective) = (Honesty::Honest, Some(None));
         let first = self.processes.len();
         for sibling in [first + 1, first] {
@@ -55,6 +55,15 @@ impl World {
             self.add(process);
         }
         first
+    }
+
+    /// A process starts whose kernels wait for each other, and its sibling where it has one GPU. Returns its number.
+    pub fn begins_collectives(&mut self, process: Process) -> usize {
+        if process.work.len() == 1 {
+            return self.add_launch_dependency(process);
+        }
+        self.add(Process { honesty: Honesty::Honest, busy: true, ..process });
+        self.processes.len() - 1
     }
 
     /// A process starts.
@@ -284,8 +293,12 @@ impl World {
         let both = process.sibling.into_iter().chain([who]);
         let parts: Vec<(usize, usize)> =
             both.flat_map(|who| lanes.clone().map(move |lane| (who, lane))).collect();
-        let runs = |&(who, lane): &(usize, usize)| self.processes[who].work[lane].until.is_some();
-        if !parts.iter().all(runs) {
+        // a part of the collective before has its end already
+        let waits = |&(who, lane): &(usize, usize)| {
+            let work = &self.processes[who].work[lane];
+            work.until == Some(u64::MAX) && work.left.is_none()
+        };
+        if !parts.iter().all(waits) {
             return;
         }
         self.meet_collective(who);
