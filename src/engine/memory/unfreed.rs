@@ -140,7 +140,7 @@ impl Engine {
         }
     }
 
-    /// Changes all unfreed memory, by GPU and with what its container claims that NVML does not show, and decides on the
+    /// Changes all unfreed memory, by GPU and with what its container claims that NVML does not show. Decides on the
     /// growth that waited for it.
     fn settle_unfreed(
         &mut self,

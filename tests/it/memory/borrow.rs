@@ -169,10 +169,7 @@ fn a_borrower_with_a_long_kernel_is_not_moved() {
     let device = node.machine();
     let works = |id: &ContextId| device.context_info(*id).is_ok_and(|it| it.busy_ns > 0);
     eventually("its kernel", || device.contexts(0).expect("a GPU").iter().any(works));
-    let web = node.process("web");
-    web.attach(Bytes::ZERO);
-    assert_eq!(granted(&web.reserve(0, 2 * GIB, 2 * GIB)), None);
-    assert!(shown(&node, "burst")["suspension"].is_null());
+    is_refused_a_claim(&node);
     let told = must(&node, &["events", "--slice", "burst"]);
     assert!(told.contains("its work did not end within 5 s"), "{told}");
     assert!(held(&node, "burst") >= 3 * GIB);

@@ -75,8 +75,8 @@ fn a_context_that_is_sampled_before_its_call_returns_is_not_refused() {
     check(518);
 }
 
-/// A process whose first context the driver has made, under a cap with room for no second one. Each call of NVML's takes
-/// a second, and an answer several calls.
+/// A process whose first context the driver has made, under a cap with room for no second one. Each call of NVML's
+/// takes a second, and an answer several calls.
 fn measured_late() -> (Node, Tenant) {
     let node = Node::start_with("devices=1,mem=2GiB,context=518MiB,nvml=1s");
     node.must_admit(CONTAINER, Bytes(CAP));
