@@ -17,8 +17,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// What a command says of a connection that was lost.
-const CUT_SHORT: &str = "the daemon ended before the move did; \
-     gpuslice ps shows what the next daemon makes of it, which orders a move again that had begun";
+const CUT_SHORT: &str = "the daemon ended before the move did; the next daemon repeats a move that had begun, \
+     and gpuslice ps shows whether the container is suspended";
 
 /// Options of both commands.
 #[derive(clap::Args)]
