@@ -82,6 +82,14 @@ impl Engine {
         self.recalls.push((self.now.plus(Duration(RECALL_WAIT_NS)), index, lane));
     }
 
+    /// Recalls the unused credit of an account that has more than its limit, which was lowered.
+    pub(crate) fn recall_excess(&mut self, index: ContainerIndex, lane: Lane) {
+        let slice = self.containers.get(index).and_then(|it| it.slices.get(lane));
+        if slice.is_some_and(|it| it.account.reserved() > it.account.limit()) {
+            self.recall_all(index, lane);
+        }
+    }
+
     /// Ends the wait for answers.
     pub(crate) fn end_recall(&mut self, index: ContainerIndex, lane: Lane) {
         if let Some(slice) = self.account(index, lane) {

@@ -36,14 +36,6 @@ impl Engine {
         }
     }
 
-    /// Recalls the unused credit of an account that has more than its limit, which was lowered.
-    pub(crate) fn recall_excess(&mut self, index: ContainerIndex, lane: Lane) {
-        let slice = self.containers.get(index).and_then(|it| it.slices.get(lane));
-        if slice.is_some_and(|it| it.account.reserved() > it.account.limit()) {
-            self.recall_all(index, lane);
-        }
-    }
-
     /// The new cap, if it can be promised.
     fn new_cap(
         &self,

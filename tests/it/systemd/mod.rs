@@ -208,7 +208,7 @@ fn an_observer_that_asks_without_a_pause_has_an_eighth_of_the_thread() {
             answers.fetch_add(1, Relaxed);
         }
     });
-    // An eighth, 0.1 s at once, and as much for what is not an answer.
+    // An eighth, the 0.1 s that answers may take at once, and 0.1 s for the rest of the thread's work.
     let most = time.as_secs_f64() * (0.125 + part_alone) + 0.2;
     eprintln!("{answers:?} answers took {took:?} of {time:?}, {part_alone:.3} of it without them");
     assert!(took.as_secs_f64() <= most, "{answers:?} answers took {took:?}, at most {most:.3} s");
