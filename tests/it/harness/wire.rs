@@ -48,6 +48,14 @@ impl AsFd for Connection {
     }
 }
 
+impl Drop for Connection {
+    /// Ends it for all that have it open: a process that another test forks at this moment has a copy of it until
+    /// that begins its own work, and the daemon would take the connection for open.
+    fn drop(&mut self) {
+        self.hang_up();
+    }
+}
+
 /// What the daemon sent.
 #[derive(Debug)]
 pub enum Heard {
@@ -76,7 +84,7 @@ impl Connection {
         setsockopt(&self.0, SndBuf, &(1 << 20)).expect("a larger buffer");
     }
 
-    /// Ends the connection without closing it.
+    /// Ends the connection without closing its descriptor.
     pub fn hang_up(&self) {
         // Fails if the daemon has ended it already.
         let _ = shutdown(self.0.as_raw_fd(), Shutdown::Both);
