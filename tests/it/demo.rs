@@ -1,6 +1,7 @@
 //! The demo as a person runs it: a verdict, and nothing left behind, whatever the end.
 
 use crate::command::schemas::assert_fits;
+use crate::harness::process::children;
 use crate::harness::{can_go_before_other_work, eventually, go_before_other_work};
 use crate::harness::{is_root, names, programs_of, skip};
 use nix::sys::signal::{Signal, kill};
@@ -9,6 +10,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
 
 /// Two demos whose shares are judged would disturb each other. Demos that judge no shares take no lock.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -211,6 +213,39 @@ fn a_policy_reports_what_each_was_due() {
             }
         }
     }
+}
+
+/// The hook waits for the daemon for half a second, which a busy machine may not give it; the demo starts that container
+/// again. Here the daemon is stopped when the first runtime starts.
+#[test]
+fn a_container_whose_hook_was_late_is_started_again() {
+    for runtime in runtimes().into_iter().filter(|name| *name != "none") {
+        let place = tempfile::tempdir().expect("a directory");
+        let child = demo(runtime, "3", place.path());
+        let of_demo = |name: &str| child_of(child.id(), name);
+        eventually("a runtime", || of_demo(runtime).is_some());
+        let daemon = of_demo("gpusliced").expect("a daemon");
+        kill(daemon, Signal::SIGSTOP).expect("it lives");
+        std::thread::sleep(Duration::from_millis(1_200));
+        kill(daemon, Signal::SIGCONT).expect("it lives");
+        let pid = child.id();
+        let output = child.wait_with_output().expect("it ends");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("is started again"), "{runtime}: {output:?}");
+        let report: Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{runtime}: {error}: {output:?}"));
+        assert_eq!(report["tenants"].as_array().map(Vec::len), Some(3), "{report}");
+        assert_nothing_left(runtime, pid, place.path());
+    }
+}
+
+/// A child of this process with this name.
+fn child_of(parent: u32, name: &str) -> Option<Pid> {
+    let is_named = |pid: &Pid| {
+        let comm = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+        comm.is_ok_and(|comm| comm.trim() == name)
+    };
+    children(Pid::from_raw(parent.cast_signed())).into_iter().find(is_named)
 }
 
 #[test]

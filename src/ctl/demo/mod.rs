@@ -40,6 +40,8 @@ const REFRESH: Duration = Duration::from_millis(500);
 const SETTLE: Duration = Duration::from_millis(1500);
 /// Time limit until all tenants launch work.
 const START: Duration = Duration::from_secs(30);
+/// Most starts of a container whose hook fails: on a busy machine it may have no answer in time.
+const STARTS_MAX: u32 = 3;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
@@ -186,11 +188,28 @@ fn set_up(options: &Options, runtime: Option<String>) -> Result<Stage> {
 impl Stage {
     /// Starts a tenant.
     fn start(&mut self, plan: Plan) -> Result<()> {
+        let tenant = self.tenant(plan)?;
+        self.tenants.push(tenant);
+        Ok(())
+    }
+
+    fn tenant(&self, plan: Plan) -> Result<Tenant> {
         let (work, daemon) = (self.work.path(), self.daemon.dir.path());
-        self.tenants.push(match &self.runtime {
-            Some(runtime) => Tenant::container(plan, runtime, work, daemon, &self.given)?,
-            None => Tenant::process(plan, &self.admin)?,
-        });
+        match &self.runtime {
+            Some(runtime) => Tenant::container(plan, runtime, work, daemon, &self.given),
+            None => Tenant::process(plan, &self.admin),
+        }
+    }
+
+    /// Starts a container again that did not start because of this.
+    fn start_again(&mut self, at: usize, why: &str) -> Result<()> {
+        let former = self.tenants.remove(at);
+        let (plan, starts) = (former.plan().clone(), former.starts + 1);
+        drop(former); // the runtime forgets it
+        out::note(&format!("container {} did not start, and is started again: {why}", plan.name));
+        let mut tenant = self.tenant(plan)?;
+        tenant.starts = starts;
+        self.tenants.insert(at, tenant);
         Ok(())
     }
 }
@@ -242,15 +261,25 @@ fn await_start(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
+/// Starts containers again whose hooks failed.
+///
+/// # Errors
+/// A tenant has ended for another reason.
 fn still_running(stage: &mut Stage) -> Result<()> {
-    for tenant in &mut stage.tenants {
-        if let Some(said) = tenant.ended() {
-            bail!(
-                "tenant {} ended early: {said}; the daemon's log: {}",
-                tenant.name(),
-                stage.daemon.log()
-            );
+    for at in 0..stage.tenants.len() {
+        let tenant = &mut stage.tenants[at];
+        let Some(said) = tenant.ended() else {
+            continue;
+        };
+        if tenant.starts < STARTS_MAX && tenant.hook_failed(&said) {
+            stage.start_again(at, &said)?;
+            continue;
         }
+        bail!(
+            "tenant {} ended early: {said}; the daemon's log: {}",
+            tenant.name(),
+            stage.daemon.log()
+        );
     }
     Ok(())
 }

@@ -69,6 +69,8 @@ enum Kind {
 
 /// A running tenant.
 pub struct Tenant {
+    /// How often it was started.
+    pub starts: u32,
     plan: Plan,
     child: Child,
     kind: Kind,
@@ -139,12 +141,23 @@ impl Tenant {
             std::thread::spawn(move || each_line(out, |line| lock(&account).read(line)));
             std::thread::spawn(move || each_line(err, |line| lock(&said).push_str(line)));
         }
-        Ok(Tenant { plan, child, kind, account, said })
+        Ok(Tenant { starts: 1, plan, child, kind, account, said })
+    }
+
+    /// What it does.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
     }
 
     /// The tenant's name.
     pub fn name(&self) -> &str {
         &self.plan.name
+    }
+
+    /// Whether it is a container that did not start because its hook failed. crun does not tell why.
+    pub fn hook_failed(&self, said: &str) -> bool {
+        let has_run = lock(&self.account).total > 0;
+        matches!(self.kind, Kind::Container { .. }) && !has_run && said.contains("hook")
     }
 
     /// Whether it has filled its memory and begun to launch.

@@ -19,6 +19,8 @@ use gpuslice_wire::units::{Duration, Instant};
 /// How long a request, such as a container's admission, waits for NVML. The hook waits no longer than
 /// `HOOK_DEADLINE_NS`.
 const ANSWER_WITHIN: Duration = Duration::from_millis(400);
+/// The same of a changed cap, which no hook waits for: a driver that is only slow should not refuse it.
+const CHANGE_WITHIN: Duration = Duration::from_millis(5_000);
 /// Attempts at shutdown to remove groups left by `gpuslice run`, and the pause between two.
 const GROUPS_TRIES: u32 = 25;
 const GROUPS_REST: std::time::Duration = std::time::Duration::from_millis(20);
@@ -88,9 +90,13 @@ impl CgroupLimits {
         (after, left): (After, Option<CgroupPath>),
     ) -> Option<Finished> {
         let ticket = nvml.ticket();
+        let within = match after {
+            After::Grow(..) => CHANGE_WITHIN,
+            _ => ANSWER_WITHIN,
+        };
         let one = Pending {
             ticket,
-            by: now().plus(ANSWER_WITHIN),
+            by: now().plus(within),
             container,
             steps: steps.clone(),
             ends: !self.known.contains_key(&container),
@@ -235,8 +241,8 @@ impl CgroupLimits {
         self.finish(one, failed)
     }
 
-    /// The changes that have waited [`ANSWER_WITHIN`] for NVML and continue without it. NVML still performs
-    /// their steps when it gets to them.
+    /// The changes that have waited long enough for NVML and end without its answer. NVML still performs their steps
+    /// when it gets to them.
     pub fn expired(&mut self, now: Instant) -> Vec<Finished> {
         let silent = || NvmlError { call: "NVML".to_owned(), answer: nvmlReturn_t::ERROR_TIMEOUT };
         let mut over = Vec::new();
@@ -244,7 +250,14 @@ impl CgroupLimits {
             let after = std::mem::replace(&mut one.after, After::Nothing);
             if !matches!(after, After::Nothing) {
                 let container = one.container;
-                tracing::warn!(%container, "NVML does not answer; continuing without the driver's limit");
+                match after {
+                    After::Grow(..) => {
+                        tracing::warn!(%container, "NVML does not answer; the cap is not changed");
+                    }
+                    _ => {
+                        tracing::warn!(%container, "NVML does not answer; continuing without the driver's limit");
+                    }
+                }
                 self.leftover.extend(one.left.take());
                 over.push(Finished { container, after, failed: Some(silent()) });
             }

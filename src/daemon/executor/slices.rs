@@ -94,8 +94,9 @@ impl Duties {
                     self.tasks.push(Task::UpdateLimits(container));
                 }
                 (After::Grow(token, ..), Some(why)) => {
-                    let text =
-                        format!("the driver refused the new limit: {why}; the cap is unchanged");
+                    let text = format!(
+                        "the driver did not set the new limit: {why}; the cap is unchanged"
+                    );
                     self.deny(key_of(token), Denial::Host, &text);
                 }
             }

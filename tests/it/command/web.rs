@@ -288,8 +288,8 @@ fn a_stream_has_news_each_second_and_outlives_a_daemon() {
         (&first["whole"], first["slices"].as_array().map(Vec::len)),
         (&true.into(), Some(1))
     );
-    let second = next();
-    assert_eq!(second["whole"], false);
+    // Where the server is a second late, all figures come once more.
+    assert!((0..5).any(|_| next()["whole"] == false), "it tells what is new alone");
     let in_first = |news: &Value| news["events"].as_array().expect("a list").clone();
     assert!(in_first(&first).iter().any(|it| it["event"] == "slice-began"), "{first}");
     node.end_daemon(nix::sys::signal::Signal::SIGKILL);

@@ -149,7 +149,8 @@ fn a_configuration_is_checked_with_its_line() {
     assert!(code == Some(1) && error.contains("unknown key `colour`"), "{error}");
 }
 
-/// Nothing to do is nothing done: an idle daemon sleeps, but for the line that each watcher writes each second.
+/// Nothing to do is nothing done: an idle daemon sleeps, but for what its watcher of GPUs writes each second, a line for
+/// each GPU and one more.
 #[test]
 fn an_idle_daemon_sleeps_and_is_small() {
     let node = Node::start();
@@ -163,7 +164,7 @@ fn an_idle_daemon_sleeps_and_is_small() {
     let begin = Instant::now();
     std::thread::sleep(Duration::from_secs(3));
     let woken = node.status("voluntary_ctxt_switches:") - before;
-    let (took, most) = (begin.elapsed(), 2 * begin.elapsed().as_secs() + 4);
+    let (took, most) = (begin.elapsed(), 4 * begin.elapsed().as_secs() + 8);
     assert!(woken <= most, "woke up {woken} times in {took:?}");
     assert!(node.rss_kib() < 20 * 1024, "{} KiB in a build for tests", node.rss_kib());
 }

@@ -37,8 +37,13 @@ fn before_a_neighbour() -> usize {
     ["a", "b"].iter().for_each(|name| node.must_admit(name, Bytes(GIB)));
     let neighbour = node.tenant("b");
     neighbour.attach(Bytes::ZERO);
-    let all: Vec<TenantClient> = (0..CONNECTIONS).map(|_| node.tenant("a")).collect();
-    all.iter().for_each(|it| drop(it.attach(Bytes::ZERO)));
+    // Asked at once: the daemon closes a connection that has sent nothing for a second.
+    let ask = |it: TenantClient| {
+        it.ask_to_attach(Bytes::ZERO);
+        it
+    };
+    let all: Vec<TenantClient> = (0..CONNECTIONS).map(|_| ask(node.tenant("a"))).collect();
+    all.iter().for_each(|it| drop(it.attached()));
     let request = Request::Reserve { lane: Lane(0), need: Bytes(u64::MAX), wish: Bytes::ZERO };
     for it in &all {
         (0..PIPELINED).for_each(|_| it.0.send(2, &request).expect("the daemon reads"));

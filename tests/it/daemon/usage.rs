@@ -102,8 +102,9 @@ fn a_restarted_daemon_fills_the_slots_anew() {
 #[test]
 fn false_slots_grant_nothing() {
     let node = node();
-    let (one, other) = (node.process("a"), node.process("a"));
+    let one = node.process("a");
     let attached = one.attach(Bytes::ZERO);
+    let other = node.process("a");
     other.attach(Bytes::ZERO);
     assert!(granted(&one.reserve(0, GIB - MIB, GIB - MIB)));
     let table = usage_table(&attached);
@@ -113,10 +114,11 @@ fn false_slots_grant_nothing() {
         assert!(!granted(&other.reserve(0, 2 * MIB, 2 * MIB)));
         assert_eq!(node.slice("a"), Some((Bytes(GIB - MIB), 2)));
     }
-    let more: Vec<TenantClient> = (0..3).map(|_| node.process("a")).collect();
-    for process in &more {
+    let more: [TenantClient; 3] = std::array::from_fn(|_| {
+        let process = node.process("a");
         assert!((slot(&process.attach(Bytes::ZERO)) as usize) < USAGE_SLOTS);
-    }
+        process
+    });
     drop((one, other, more));
     node.wait_refunded("a");
 }

@@ -252,6 +252,11 @@ impl TenantClient {
     /// Attaches, holding this much of lane 0.
     pub fn attach(&self, holds: Bytes) -> Attached {
         self.ask_to_attach(holds);
+        self.attached()
+    }
+
+    /// The answer to that.
+    pub fn attached(&self) -> Attached {
         let (id, reply, fds) = self.0.message().expect("an answer");
         let Reply::Attached { lanes, .. } = reply else { panic!("{reply:?}") };
         assert_eq!(id, 1);

@@ -10,10 +10,11 @@ use gpuslice_sim_device::{LimitError, Machine, MemoryLimits};
 use gpuslice_wire::admin::Answer;
 use gpuslice_wire::node::NodeDenial;
 use gpuslice_wire::units::{Bytes, GIB, MIB};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::time::Duration;
 
 const LIMITED: &str = "devices=1,mem=1GiB,limits=dmem";
 const CAP: u64 = GIB / 2;
@@ -101,6 +102,30 @@ fn a_limit_is_raised_at_once_and_lowered_as_memory_is_freed() {
     assert!(!output.status.success(), "{output:?}");
     assert_eq!(limits(&machine, &group.dir), Ok((0, 64 * MIB)));
     assert_eq!(case.row("web")["memory_cap"], 64 * MIB);
+}
+
+/// The hook waits for half a second at most. An administrator can wait for a driver that is only slow.
+#[test]
+fn a_slow_driver_refuses_no_changed_cap() {
+    let Some(mount) = mount("live caps") else {
+        return;
+    };
+    let case = Case::start(LIMITED, QUICK);
+    let group = Group::new(&mount);
+    let idle = group.idle();
+    case.must_admit("web", CAP / 2, idle.pid());
+    let asker = case.node.children().remove("--ask-nvml").expect("a process that asks NVML");
+    kill(asker, Signal::SIGSTOP).expect("it lives");
+    std::thread::scope(|scope| {
+        let set = scope.spawn(|| case.says(&["set", "web", "--memory", "512MiB"]));
+        std::thread::sleep(Duration::from_secs(1));
+        assert!(!set.is_finished(), "it did not wait for the driver");
+        kill(asker, Signal::SIGCONT).expect("it lives");
+        let said = set.join().expect("the cap is changed");
+        assert_eq!(said, "web: gpu 0 (simulated): 256MiB -> 512MiB\n");
+    });
+    assert_eq!(limits(&case.node.machine(), &group.dir), Ok((0, CAP)));
+    assert!(!case.node.log().contains("NVML does not answer; the cap"), "{}", case.node.log());
 }
 
 #[test]
