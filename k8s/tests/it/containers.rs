@@ -1,6 +1,7 @@
 //! Pods that a kubelet has admitted, started by a real containerd with a real daemon behind its hook.
 
 use crate::engine::{Containerd, Sandbox};
+use crate::ports::Port;
 use crate::programs::{Process, agent_with, build, daemon, skip};
 use crate::world::{World, container, pod, until};
 use gpuslice_k8s::ledger::{Rows, socket};
@@ -8,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -26,7 +27,7 @@ struct Node {
     root: TempDir,
     build: PathBuf,
     /// Where the agent has its metrics.
-    metrics: SocketAddr,
+    metrics: Port,
     /// The daemon and the agent.
     programs: [Process; 2],
 }
@@ -46,10 +47,8 @@ impl Node {
         let at = root.path();
         let started = Containerd::start(&build, &at.join("engine"), &at.join("run/cdi"), cdi).await;
         let engine = started.map_err(|why| skip(test, &why)).ok()?;
-        let free = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let metrics = free.local_addr().expect("bound");
-        drop(free);
-        let address = format!("--metrics={metrics}");
+        let metrics = Port::reserve();
+        let address = format!("--metrics={}", metrics.address);
         let programs = [daemon(&build, at, GPUS), agent_with(&world, at, &[&address])];
         world.registered().await;
         Some(Node { world, engine, root, build, metrics, programs })
@@ -111,7 +110,7 @@ impl Node {
 
     /// What Prometheus would read from the agent.
     fn metrics(&self) -> String {
-        let mut stream = TcpStream::connect(self.metrics).expect("the agent listens");
+        let mut stream = TcpStream::connect(self.metrics.address).expect("the agent listens");
         stream
             .write_all(b"GET /metrics HTTP/1.1\r\nhost: n\r\nconnection: close\r\n\r\n")
             .expect("sent");

@@ -2,6 +2,7 @@
 
 use crate::dra;
 use crate::kubelet::drivers::named;
+use crate::ports::Port;
 use crate::programs::{Process, agent, agent_with, build, daemon};
 use crate::world::{CORES, MEMORY, WHOLE, World, container, pod, until};
 use gpuslice_k8s::kubelet::pod_resources::ContainerDevices;
@@ -88,10 +89,8 @@ async fn a_gpu_with_another_owner_is_not_offered() {
         return;
     };
     let world = World::new(&[]).await;
-    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = free.local_addr().expect("bound").to_string();
-    drop(free);
-    let _agent = agent_with(&world, root.path(), &["--metrics", &address]);
+    let port = Port::reserve();
+    let _agent = agent_with(&world, root.path(), &["--metrics", &port.address.to_string()]);
     world.registered().await;
     assert_eq!(world.kubelet.allocatable(MEMORY), 32);
     let ids: Vec<String> = world.kubelet.state().plugins[MEMORY].devices.keys().cloned().collect();
@@ -109,7 +108,7 @@ async fn a_gpu_with_another_owner_is_not_offered() {
     until("both resources", || world.kubelet.allocatable(CORES) == 100).await;
     let words = format!("does not offer {uuid}, since NVIDIA's device plugin offers it");
     until("the node's event", || told(&world, "GPUHasAnotherOwner", &words)).await;
-    let mut metrics = TcpStream::connect(&address).expect("it serves");
+    let mut metrics = TcpStream::connect(port.address).expect("it serves");
     metrics
         .write_all(b"GET /metrics HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n")
         .expect("sent");

@@ -1,9 +1,10 @@
 //! The scheduler extender, asked as a scheduler asks.
 
 use crate::api::Server;
+use crate::ports::{self, Port};
 use crate::programs::Process;
 use crate::webhook::renew;
-use crate::world::{Agent, container, until};
+use crate::world::{Agent, container, until, until_asked};
 use gpuslice_k8s::api::client::{Client, status};
 use gpuslice_k8s::extender::{Choices, serve};
 use nix::sys::signal::{Signal, kill};
@@ -29,6 +30,8 @@ fn choices() -> Choices {
 struct Scheduler {
     api: Arc<Server>,
     client: Client,
+    /// Each agent gets a copy. So the port is the scheduler's between two of them.
+    listener: std::net::TcpListener,
     address: std::net::SocketAddr,
     agent: Option<Agent>,
 }
@@ -44,11 +47,9 @@ impl Scheduler {
             let object = json!({ "metadata": { "name": node }, "status": { "capacity": amounts } });
             api.put(&format!("/api/v1/nodes/{node}"), object);
         }
-        let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = port.local_addr().expect("bound");
-        drop(port);
+        let (listener, address) = ports::listener();
         let client = Client::plain(&format!("http://{address}")).expect("a URL");
-        let mut scheduler = Scheduler { api, client, address, agent: None };
+        let mut scheduler = Scheduler { api, client, listener, address, agent: None };
         scheduler.restart().await;
         scheduler
     }
@@ -56,23 +57,16 @@ impl Scheduler {
     async fn restart(&mut self) {
         drop(self.agent.take());
         let api = Client::plain(&self.api.url()).expect("a URL");
-        let address = self.address;
+        let listener = self.listener.try_clone().expect("a socket");
         self.agent = Some(Agent::run(async move {
-            let listener = tokio::net::TcpListener::bind(address).await.expect("the port");
+            let listener = tokio::net::TcpListener::from_std(listener).expect("a socket");
             serve(api, listener, choices(), None, std::future::pending()).await.expect("serves");
         }));
-        for _ in 0..2000 {
-            if self
-                .client
-                .get::<Value>(&format!("{BASE}/inspect"))
-                .await
-                .is_ok_and(|it| it["nodes"].is_array())
-            {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        panic!("the extender does not answer");
+        until_asked("the extender answers", async || {
+            let inspected = self.client.get::<Value>(&format!("{BASE}/inspect")).await;
+            inspected.is_ok_and(|it| it["nodes"].is_array())
+        })
+        .await;
     }
 
     fn pod(&self, name: &str, memory: u64, cores: u64) -> Value {
@@ -88,6 +82,11 @@ impl Scheduler {
     async fn filter(&self, pod: &Value) -> Value {
         let args = json!({ "Pod": pod, "Nodes": null, "NodeNames": ["n1", "n2", "n3"] });
         self.client.create(&format!("{BASE}/filter"), &args).await.expect("an answer")
+    }
+
+    /// Waits until a pod fits on these nodes and on no others. So a test knows that the extender has seen a change.
+    async fn fits(&self, what: &str, pod: &Value, nodes: &[&str]) {
+        until_asked(what, async || self.filter(pod).await["NodeNames"] == json!(nodes)).await;
     }
 
     async fn bind(&self, pod: &Value, node: &str) -> Result<(), String> {
@@ -201,8 +200,10 @@ async fn excluded_gpus_ended_pods_and_strange_requests() {
     let scheduler = Scheduler::start().await;
     let map = json!({ "metadata": { "name": "unhealthy-gpu-n1" }, "data": { "gpus": "0" } });
     scheduler.api.put("/api/v1/namespaces/kube-system/configmaps/unhealthy-gpu-n1", map);
+    let mut pair = scheduler.pod("pair", 2, 0);
+    pair["metadata"]["labels"] = json!({ "aliyun.com/gpu-count": "2" });
+    scheduler.fits("n1 has one GPU", &pair, &["n2"]).await;
     let first = scheduler.pod("first", 15, 0);
-    tokio::time::sleep(Duration::from_millis(300)).await;
     scheduler.bind(&first, "n1").await.expect("bound");
     assert_eq!(scheduler.index("first"), "1", "GPU 0 is excluded");
     let second = scheduler.pod("second", 15, 0);
@@ -213,22 +214,17 @@ async fn excluded_gpus_ended_pods_and_strange_requests() {
     let inspect = async || -> Value {
         scheduler.client.get(&format!("{BASE}/inspect/n1")).await.expect("JSON")
     };
-    for _ in 0..200 {
-        if inspect().await["nodes"][0]["usedGPU"] == 0 {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let is_free = async || inspect().await["nodes"][0]["usedGPU"] == 0;
+    until_asked("the pod has ended", is_free).await;
     scheduler.bind(&second, "n1").await.expect("the room of the pod that ended");
     let map = json!({ "metadata": { "name": "unhealthy-gpu-n2" }, "data": { "gpus": "1" } });
     scheduler.api.put("/api/v1/namespaces/gpuslice-system/configmaps/unhealthy-gpu-n2", map);
     let map = json!({ "metadata": { "name": "unhealthy-gpu-n2" }, "data": { "gpus": "0" } });
     scheduler.api.put("/api/v1/namespaces/kube-system/configmaps/unhealthy-gpu-n2", map);
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    let none = scheduler.filter(&scheduler.pod("nowhere", 1, 0)).await;
-    assert_eq!(none["NodeNames"], json!([]), "each namespace excludes one, and n1 is full");
+    let small = scheduler.pod("small", 1, 0);
+    scheduler.fits("each namespace excludes one, and n1 is full", &small, &[]).await;
     assert!(scheduler.api.delete("/api/v1/namespaces/kube-system/configmaps/unhealthy-gpu-n2"));
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    scheduler.fits("one is not excluded any more", &small, &["n2"]).await;
     let mut other = scheduler.pod("third", 1, 0);
     other["metadata"]["uid"] = json!("of-its-predecessor");
     assert!(scheduler.bind(&other, "n2").await.expect_err("another").contains("made again"));
@@ -259,7 +255,7 @@ async fn a_pod_is_bound_only_where_its_scheduler_would_bind_it() {
     let mut closed = scheduler.api.get("/api/v1/nodes/n2").expect("the node");
     closed["spec"]["taints"] = json!([{ "key": "team", "value": "red", "effect": "NoSchedule" }]);
     scheduler.api.put("/api/v1/nodes/n2", closed);
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    scheduler.fits("n2 has a taint", &scheduler.pod("seen", 3, 0), &["n1"]).await;
     let plain = json!([{ "name": "main" }]);
     for (pod, node, words) in [
         (
@@ -326,10 +322,8 @@ async fn answers(address: &str) -> std::io::Result<String> {
 #[tokio::test]
 async fn the_programs_end_with_success_when_they_are_told() {
     let api = Server::start().await;
-    let [address, beside] = [(); 2].map(|()| {
-        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        free.local_addr().expect("bound").to_string()
-    });
+    let ports = [Port::reserve(), Port::reserve()];
+    let [address, beside] = ports.each_ref().map(|it| it.address.to_string());
     let mut program = std::process::Command::new(env!("CARGO_BIN_EXE_gpuslice-k8s"));
     program.args(["extender", "--listen", &address, "--api", &api.url()]);
     program.args(["--lease", "kube-system/gpuslice-extender"]);
@@ -343,11 +337,15 @@ async fn the_programs_end_with_success_when_they_are_told() {
     until("it has the Lease", || !holder().is_empty()).await;
     until("it reads the cluster", || api.log().iter().any(|it| it.contains("/api/v1/pods"))).await;
     until("the webhook listens", || std::net::TcpStream::connect(&beside).is_ok()).await;
+    // It listens before it awaits the signal, and awaits the signal before it asks for anything.
+    let asked = || api.log().iter().any(|it| it.contains("/api/v1/namespaces?"));
+    until("the webhook reads the cluster", asked).await;
+    // Before the signals: what it measures is no shorter than a program's own time.
+    let told = Instant::now();
     for process in [&extender, &webhook] {
         let pid = Pid::from_raw(process.0.id().cast_signed());
         kill(pid, Signal::SIGTERM).expect("it lives");
     }
-    let told = Instant::now();
     while told.elapsed() < Duration::from_secs(4) {
         let answers = answers(&address).await;
         let connects = TcpStream::connect(&beside).await;

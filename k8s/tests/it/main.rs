@@ -12,6 +12,7 @@ mod kubelet;
 mod ledger;
 mod lists;
 mod plugin;
+mod ports;
 mod pressure;
 mod programs;
 mod replicas;

@@ -2,9 +2,12 @@
 //! chart.
 
 use crate::api::Server;
+use crate::ports::Port;
 use crate::programs::Process;
+use crate::world::until_asked;
+use gpuslice_k8s::api::client::Client;
 use rcgen::{CertifiedKey, generate_simple_self_signed};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -44,11 +47,6 @@ fn start(words: &[&str]) -> Process {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice-k8s"));
     command.args(words).stdin(Stdio::null()).stderr(Stdio::null());
     Process(command.spawn().expect("it starts"))
-}
-
-fn free_port() -> String {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    free.local_addr().expect("bound").to_string()
 }
 
 async fn connected(address: &str) -> TcpStream {
@@ -137,8 +135,9 @@ fn judge(part: &str, process: &Process, before: u64) {
 
 #[tokio::test]
 async fn the_webhook_stays_below_its_memory_limit() {
-    let (api, dir, address) =
-        (Server::start().await, tempfile::tempdir().expect("a directory"), free_port());
+    let (api, dir, port) =
+        (Server::start().await, tempfile::tempdir().expect("a directory"), Port::reserve());
+    let address = port.address.to_string();
     let CertifiedKey { cert, signing_key } =
         generate_simple_self_signed(vec![NAME.to_owned()]).expect("a certificate");
     let file = |name: &str, text: String| {
@@ -176,14 +175,19 @@ async fn the_webhook_stays_below_its_memory_limit() {
 
 #[tokio::test]
 async fn the_extender_stays_below_its_memory_limit() {
-    let (api, address) = (Server::start().await, free_port());
+    let (api, port) = (Server::start().await, Port::reserve());
+    let address = port.address.to_string();
     let amounts = json!({ "aliyun.com/gpu-mem": "30", "aliyun.com/gpu-count": "2" });
     let node = json!({ "metadata": { "name": "n" }, "status": { "capacity": amounts } });
     api.put("/api/v1/nodes/n", node);
     let extender = start(&["extender", "--listen", &address, "--api", &api.url()]);
-    // Before its first answer it reads no request.
-    drop(connected(&address).await);
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    // Before the API server's answer it reads no request.
+    let client = Client::plain(&format!("http://{address}")).expect("a URL");
+    until_asked("it reads requests", async || {
+        let inspected = client.get::<Value>("/gpushare-scheduler/inspect").await;
+        inspected.is_ok_and(|it| it["nodes"].is_array())
+    })
+    .await;
     let around = |part: &str| {
         format!(r#"{{"Pod":{{"spec":{{"containers":{part}}}}},"NodeNames":{part},"Nodes":null}}"#)
     };

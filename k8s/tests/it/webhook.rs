@@ -1,6 +1,7 @@
 //! The admission webhook behind TLS, asked as an API server asks.
 
 use crate::api::Server;
+use crate::ports;
 use crate::world::{Agent, container, until};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -93,9 +94,7 @@ impl Running {
             class: "gpuslice.io".to_owned(),
             namespaces: "gpuslice.io/claims=enabled".to_owned(),
         };
-        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = free.local_addr().expect("bound");
-        free.set_nonblocking(true).expect("a socket");
+        let (free, address) = ports::listener();
         let agent = Agent::run(async move {
             let listener = TcpListener::from_std(free).expect("a socket");
             tokio::select! {

@@ -183,3 +183,14 @@ pub async fn until(what: &str, holds: impl Fn() -> bool) {
     }
     panic!("not within 20 s: {what}");
 }
+
+/// The same for a condition that a server is asked for.
+pub async fn until_asked(what: &str, holds: impl AsyncFn() -> bool) {
+    for _ in 0..2000 {
+        if holds().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("not within 20 s: {what}");
+}

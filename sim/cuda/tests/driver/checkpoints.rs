@@ -6,6 +6,7 @@ use gpuslice_nvabi::types::*;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
@@ -41,11 +42,11 @@ impl Target {
 
     /// Lets it read its memory; returns once it has.
     fn reads(&mut self) {
-        self.synchronises(1);
+        self.does(1);
     }
 
-    /// Lets it make the call of this number; returns once it has.
-    fn synchronises(&mut self, number: u8) {
+    /// Lets it do what has this number; returns once it has.
+    fn does(&mut self, number: u8) {
         self.stream.write_all(&[number]).unwrap();
         wait_for_byte(&mut self.stream);
     }
@@ -125,16 +126,42 @@ fn calls_and_waits() -> bool {
     true
 }
 
-/// A kernel of two seconds, as `spin` has it.
-fn works_for_long() {
+/// Waits until a call of another process has begun; the limit is far beyond what any machine needs.
+fn eventually(what: &str, has_begun: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !has_begun() {
+        assert!(start.elapsed() < Duration::from_secs(60), "never: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The length of the GPU's memory file.
+fn vram_len() -> u64 {
+    let dir = PathBuf::from(std::env::var("GPUSLICE_SIM_DEVICE").unwrap());
+    std::fs::metadata(dir.join("node/vram0")).unwrap().len()
+}
+
+/// How long the partner's kernel runs.
+const KERNEL: Duration = Duration::from_secs(2);
+
+/// The partner: begins a kernel, `spin`, whenever it is told to.
+fn works_for_long() -> bool {
+    let Some(fds) = given() else { return false };
+    let mut stream = socket(fds[0]);
+    context_on(0);
     let mut module = CUmodule::NULL;
     let ptx = c".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry spin(.param .u64 ns)\n{ ret; }";
     ok!(cuModuleLoadData(&mut module, ptx.as_ptr().cast()));
     let mut spin = CUfunction::NULL;
     ok!(cuModuleGetFunction(&mut spin, module, c"spin".as_ptr()));
-    let mut ns = 2_000_000_000_u64;
+    let mut ns = KERNEL.as_nanos() as u64;
     let mut args = [(&raw mut ns).cast::<c_void>()];
-    ok!(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, CUstream::NULL, args.as_mut_ptr(), null_mut()));
+    let args = args.as_mut_ptr();
+    loop {
+        stream.write_all(&[1]).unwrap();
+        wait_for_byte(&mut stream);
+        ok!(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, CUstream::NULL, args, null_mut()));
+    }
 }
 
 scenarios! {
@@ -197,7 +224,7 @@ scenarios! {
 
     /// What a caller has begun goes on when it is killed, and a question for the state waits for the end. A process
     /// whose memory has returned so stays locked.
-    a_move_goes_on_without_its_caller("mem=1GiB,context=0B,checkpoint=1GiB,restore=1GiB") {
+    a_move_goes_on_without_its_caller("mem=1GiB,context=0B,checkpoint=256MiB,restore=256MiB") {
         if calls_and_waits() || holds_memory(|| ()) { return }
         context_on(0);
         let before = free_bytes();
@@ -208,13 +235,20 @@ scenarios! {
             ("checkpoint", CU_PROCESS_STATE_CHECKPOINTED, before),
             ("restore", CU_PROCESS_STATE_LOCKED, before - BYTES),
         ] {
-            let begun = Instant::now();
+            let (begun, len) = (Instant::now(), vram_len());
             let mut caller = caller(call, pid);
-            std::thread::sleep(Duration::from_millis(200));
+            // A question for the state would wait for the end. A checkpoint makes the memory file longer as it begins,
+            // a restore takes its room.
+            eventually(call, || match call {
+                "checkpoint" => vram_len() > len,
+                _ => free_bytes() == free,
+            });
+            // The file is made longer and the move begun under one lock, for which this call waits.
+            free_bytes();
             caller.kill().unwrap();
-            caller.wait().unwrap();
+            assert_eq!(caller.wait().unwrap().signal(), Some(libc::SIGKILL), "{call} has returned");
             assert_eq!((target.state(), free_bytes()), (state, free), "{call}");
-            assert!(begun.elapsed() >= Duration::from_millis((BYTES as u64 * 1000) >> 30), "{call}");
+            assert!(begun.elapsed() >= Duration::from_millis((BYTES as u64 * 1000) >> 28), "{call}");
         }
         ok!(cuCheckpointProcessUnlock(pid, null_mut()));
         target.reads();
@@ -271,13 +305,27 @@ scenarios! {
 
     /// A lock waits for submitted work; out of time, the process runs on.
     a_lock_waits_for_work("mem=1GiB,context=0B") {
-        if holds_memory(works_for_long) { return }
+        if works_for_long() { return }
         ok!(cuInit(0));
-        let target = Target::start("a_lock_waits_for_work");
+        let mut target = Target::start("a_lock_waits_for_work");
+        let pid = target.pid();
         let mut soon = CUcheckpointLockArgs { timeout_ms: 50, ..Default::default() };
-        refused!(ERROR_NOT_READY, cuCheckpointProcessLock(target.pid(), &mut soon));
+        let begun = (0..5).find_map(|_| {
+            let begun = Instant::now();
+            target.does(1);
+            let locked = call!(cuCheckpointProcessLock(pid, &mut soon));
+            // This thread was late: the lock may have come after the kernel's end, and shows nothing.
+            if locked == CUresult::SUCCESS && begun.elapsed() >= KERNEL {
+                ok!(cuCheckpointProcessUnlock(pid, null_mut()));
+                return None;
+            }
+            assert_eq!(locked, CUresult::ERROR_NOT_READY);
+            Some(begun)
+        });
+        let begun = begun.expect("a lock before the kernel's end");
         assert_eq!(target.state(), CU_PROCESS_STATE_RUNNING);
-        ok!(cuCheckpointProcessLock(target.pid(), null_mut()));
+        ok!(cuCheckpointProcessLock(pid, null_mut()));
+        assert!(begun.elapsed() >= KERNEL, "with work in flight");
         assert_eq!(target.state(), CU_PROCESS_STATE_LOCKED);
     }
 
@@ -289,12 +337,12 @@ scenarios! {
             let mut target = Target::start("a_wait_for_work_ends_a_checkpointed_process");
             let pid = target.pid();
             ok!(cuCheckpointProcessLock(pid, null_mut()));
-            target.synchronises(number);
+            target.does(number);
             ok!(cuCheckpointProcessCheckpoint(pid, null_mut()));
             ok!(cuCheckpointProcessRestore(pid, null_mut()));
-            target.synchronises(number);
+            target.does(number);
             ok!(cuCheckpointProcessUnlock(pid, null_mut()));
-            target.synchronises(number);
+            target.does(number);
             ok!(cuCheckpointProcessLock(pid, null_mut()));
             ok!(cuCheckpointProcessCheckpoint(pid, null_mut()));
             target.stream.write_all(&[number]).unwrap();

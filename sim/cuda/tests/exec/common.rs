@@ -5,6 +5,7 @@ use gpuslice_nvabi::types::*;
 use std::ffi::CStr;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 /// `spin(ns, counter)`, as tenants carry it, and kernels without a meaning.
 pub const PTX: &CStr = c".version 7.0
@@ -69,15 +70,33 @@ pub fn milliseconds(start: CUevent, end: CUevent) -> f32 {
     time
 }
 
-/// Queues the work of `queue` behind a closed gate and a kernel of 20 ms. So the device has all of it
-/// before the first part begins, even on a slow machine.
+/// How long the kernel in front of the work of [`together`] runs, ms.
+pub const LEAD_MS: u64 = 300;
+
+/// Queues the work of `queue` behind a closed gate and a kernel of [`LEAD_MS`]. So the device has all of it
+/// before the first part begins, unless the thread that then places it loses its processor for that long.
 pub fn together(world: &World, stream: CUstream, queue: impl FnOnce()) {
     let gate = pinned();
     ok!(cuStreamWaitValue32_v2(stream, gate as u64, 1, 0));
-    world.spin(stream, 20 * MS, 0);
+    world.spin(stream, LEAD_MS * MS, 0);
     queue();
     // SAFETY: pinned memory; the driver reads the word atomically.
     unsafe { AtomicU32::from_ptr(gate) }.store(1, Ordering::SeqCst);
+}
+
+/// As [`together`]. Returns whether the device certainly had all of it before the first part began: a query places
+/// everything that it can, or waits for the thread that does.
+pub fn placed_together(world: &World, stream: CUstream, queue: impl FnOnce()) -> bool {
+    let mut opens = None;
+    together(world, stream, || {
+        queue();
+        // The kernel in front begins later.
+        opens = Some(Instant::now());
+    });
+    let asked = call!(cuStreamQuery(stream));
+    let in_time = opens.is_some_and(|it| it.elapsed() < Duration::from_millis(LEAD_MS));
+    assert!(!in_time || asked == CUresult::ERROR_NOT_READY, "{asked:?}");
+    in_time
 }
 
 /// A 32-bit word of device memory.
