@@ -215,8 +215,8 @@ fn a_policy_reports_what_each_was_due() {
     }
 }
 
-/// The hook waits for the daemon for half a second, which a busy machine may not give it; the demo starts that container
-/// again. Here the daemon is stopped when the first runtime starts.
+/// The hook waits for the daemon for half a second, which a busy machine may not give it; the demo starts that
+/// container again. Here the daemon is stopped when the first runtime starts.
 #[test]
 fn a_container_whose_hook_was_late_is_started_again() {
     for runtime in runtimes().into_iter().filter(|name| *name != "none") {

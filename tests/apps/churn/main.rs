@@ -7,7 +7,7 @@
 //!
 //! * `go N`: every thread does N operations; `did OPERATIONS REFUSED HELD MANAGED`, in bytes
 //! * `take BYTES`: one allocation; `took RESULT NANOSECONDS`
-//! * `fill BYTES`: allocations of that size until one is refused; `filled COUNT RESULT`
+//! * `fill BYTES`: allocations of that size until one is refused; `filled COUNT RESULT NANOSECONDS`, of the refused one
 //! * `info`: `info FREE TOTAL`, as cuMemGetInfo says
 //! * `drop`: gives everything back; `dropped`
 //! * `hangup`: closes all sockets there are; `hung COUNT`, of the connections among them
@@ -154,6 +154,13 @@ impl Program {
         }
     }
 
+    /// The same, and how long the call took, ns.
+    fn timed_take(&mut self, bytes: u64) -> Result<(u32, u128), Error> {
+        let start = Instant::now();
+        let result = self.take(bytes)?;
+        Ok((result, start.elapsed().as_nanos()))
+    }
+
     fn drop_all(&mut self) -> Result<(), Error> {
         let mut left = std::mem::take(&mut *self.process.left.lock().expect("no thread panics"));
         left.extend(self.hands.iter_mut().flat_map(|hand| hand.items.drain(..)));
@@ -170,16 +177,15 @@ impl Program {
         match verb {
             "go" => self.go(number).map_err(text),
             "take" => {
-                let start = Instant::now();
-                let result = self.take(number).map_err(text)?;
-                Ok(format!("took {result} {}", start.elapsed().as_nanos()))
+                let (result, ns) = self.timed_take(number).map_err(text)?;
+                Ok(format!("took {result} {ns}"))
             }
             "fill" => {
                 let mut count = 0;
                 loop {
-                    match self.take(number).map_err(text)? {
-                        0 => count += 1,
-                        result => return Ok(format!("filled {count} {result}")),
+                    match self.timed_take(number).map_err(text)? {
+                        (0, _) => count += 1,
+                        (result, ns) => return Ok(format!("filled {count} {result} {ns}")),
                     }
                 }
             }

@@ -55,8 +55,8 @@ fn bash(line: &str) -> Option<Vec<String>> {
     Some(said.lines().map(|line| line.trim_end().to_owned()).collect())
 }
 
-/// What a lookup of names finds, and whether all were there: of five at most. The daemon has 0.3 s to name them, which a
-/// busy machine may not give it, and then none is offered.
+/// What a lookup of names finds, and whether all were there: of five lookups at most. The daemon has 0.3 s to name
+/// them, which a busy machine may not give it, and then none is offered.
 fn in_time<T>(mut look: impl FnMut() -> (bool, T)) -> (bool, T) {
     let mut found = look();
     for _ in 1..5 {

@@ -149,8 +149,8 @@ fn a_configuration_is_checked_with_its_line() {
     assert!(code == Some(1) && error.contains("unknown key `colour`"), "{error}");
 }
 
-/// Nothing to do is nothing done: an idle daemon sleeps, but for what its watcher of GPUs writes each second, a line for
-/// each GPU and one more.
+/// Nothing to do is nothing done: an idle daemon sleeps, but for what its watcher of GPUs writes each second: a line
+/// for each GPU and one more.
 #[test]
 fn an_idle_daemon_sleeps_and_is_small() {
     let node = Node::start();

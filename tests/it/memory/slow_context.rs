@@ -76,9 +76,9 @@ fn a_context_that_is_sampled_before_its_call_returns_is_not_refused() {
 }
 
 /// A process whose first context the driver has made, under a cap with room for no second one. Each call of NVML's
-/// takes a second, and an answer several calls.
+/// takes half a second, and an answer several calls: seconds, but fewer than the 10 after which it counts as hung.
 fn measured_late() -> (Node, Tenant) {
-    let node = Node::start_with("devices=1,mem=2GiB,context=518MiB,nvml=1s");
+    let node = Node::start_with("devices=1,mem=2GiB,context=518MiB,nvml=500ms");
     node.must_admit(CONTAINER, Bytes(CAP));
     let tenant = Tenant::spawn(&node, 1, 1, 1);
     let device = DeviceView::of(&node);

@@ -4,7 +4,7 @@
 //! stopped, and go on without turns; with a new daemon they take turns again. That must hold at every instant
 //! of a turn, so the test tries many random ones.
 
-use super::{Ends, Hiccups, TURNS, Tenant, node, setting};
+use super::{Ends, Hiccups, TURNS, Tenant, delay_of_new_daemon, node, setting};
 use crate::harness::{Random, eventually};
 use nix::sys::signal::Signal;
 use std::time::{Duration, Instant};
@@ -43,8 +43,9 @@ fn a_daemon_killed_in_a_turn_stalls_no_tenant() {
         for (ends, tenant) in ends.iter_mut().zip(&tenants) {
             let gap = ends.longest_gap(&machine);
             ends.longest = 0;
-            let allowed = BOUND + TURNS + hiccups.allowance();
-            gaps.push((gap, hiccups.allowance()));
+            let allowance = hiccups.allowance() + delay_of_new_daemon(&node);
+            let allowed = BOUND + TURNS + allowance;
+            gaps.push((gap, allowance));
             assert!(
                 gap <= allowed,
                 "round {round}: {} stood still for {gap:?}, allowed {allowed:?}",

@@ -53,7 +53,7 @@ fn stopped_in_its_turn() {
     let bad = Tenant::start(&node, &machine, "a", 500);
     let good = Tenant::start(&node, &machine, "b", GOOD_US);
     let (turn, _observer) = lane(&node, "a");
-    let hiccups = Hiccups::watch();
+    let hiccups = Hiccups::of(&[&node], &[&good]);
     let mut held_up = Duration::ZERO;
     let was_late = |held_up| held_up > Duration::from_millis(100) && late_turns(&node, "a") > 0;
     for round in 0..TRIES {
@@ -118,7 +118,7 @@ fn kernels_that_last_for_seconds() {
     let good = Tenant::start(&node, &machine, "b", GOOD_US);
     let (mut ends, before) = (Ends::of(&good, &machine), bill(&node, "b"));
     let got = good.busy(&machine);
-    let hiccups = Hiccups::watch();
+    let hiccups = Hiccups::of(&[&node], &[&good]);
     let bad = Tenant::start(&node, &machine, "a", 3_000_000);
     let gap = watch(&mut ends, &machine, Duration::from_secs(8));
     assert!(gap <= DRAIN_MAX + TURNS + hiccups.allowance(), "{gap:?}");
@@ -148,7 +148,7 @@ fn a_process_that_never_drains() {
     let bad = node.tenant("a");
     let attached = bad.attach(Bytes::ZERO);
     let (claims, page) = (client_page(&attached), container_page(&attached));
-    let hiccups = Hiccups::watch();
+    let hiccups = Hiccups::of(&[&node], &[&good]);
     let (mut ends, before) = (Ends::of(&good, &machine), bill(&node, "a"));
     let ran = ran_for(Duration::from_secs(4), || {
         mute(&claims.lane[0], page.lane[0].turn.load(SeqCst));
@@ -218,7 +218,7 @@ fn a_process_with_random_claims() {
     let bad = node.tenant("a");
     let attached = bad.attach(Bytes::ZERO);
     let (claims, page) = (client_page(&attached), container_page(&attached));
-    let hiccups = Hiccups::watch();
+    let hiccups = Hiccups::of(&[&node], &[&good]);
     let mut ends = Ends::of(&good, &machine);
     let before = good.busy(&machine);
     let start = Instant::now();

@@ -6,11 +6,12 @@
 
 use super::helpers::waits_in;
 use super::wall_time::{self, culprit, largest, number};
-use super::{Tenant, must, node, put_in_slice, settles};
+use super::{Tenant, late_turns, must, node, put_in_slice, settles};
 use crate::harness::cli;
 use crate::harness::node::{Node, admit};
 use crate::harness::process::KillOnDrop;
 use crate::harness::{eventually, target_dir};
+use gpuslice_sim_device::Machine;
 use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::units::{Bytes, GIB};
 use nix::libc;
@@ -49,9 +50,14 @@ fn in_seconds(node: &Node, seconds: &str) -> Value {
 /// An answer that `fits`, as most of up to five do, or one that does not: a machine that stands still gives one stretch
 /// another reason.
 fn explained_as(node: &Node, fits: impl Fn(&Value) -> bool) -> Value {
+    in_seconds_as(node, "2", fits)
+}
+
+/// The same, each of so many seconds.
+fn in_seconds_as(node: &Node, seconds: &str, fits: impl Fn(&Value) -> bool) -> Value {
     let (mut good, mut bad) = (Vec::new(), Vec::new());
     while good.len() < 3 && bad.len() < 3 {
-        let answer = explained(node);
+        let answer = in_seconds(node, seconds);
         if fits(&answer) {
             good.push(answer)
         } else {
@@ -113,7 +119,8 @@ fn a_neighbours_long_kernels() {
     let short = Tenant::with(&node, &machine, "a", 1_000, &["--batch", "1"]);
     short.gets(&machine, Duration::from_millis(200));
     let mut before = Value::Null;
-    let (parts, time) = wall_time::parts(&node, "a", || before = explained(&node));
+    let fits = |it: &Value| it["why"] == "behind" && it["cause"] == "long-kernel";
+    let (parts, time) = wall_time::parts(&node, "a", || before = explained_as(&node, fits));
     assert!(parts["waiting"] >= 250, "{parts:?}");
     let (container, longest, cause) = culprit(&time);
     assert_eq!((container, cause), ("b", "long-kernel"), "{time}");
@@ -121,24 +128,43 @@ fn a_neighbours_long_kernels() {
     assert_eq!((&before["behind"], &before["cause"]), (&"b".into(), &"long-kernel".into()));
     assert_why(&node, &before, "behind", "gpuslice set b --share-limit 50");
     // It helps: the long one is at its limit, and the other one has the rest. A lower class of the long one does not.
+    // While the daemon is away for a moment, the long one runs, and has less than its limit until that is made up for.
     std::thread::sleep(Duration::from_secs(3));
-    let after = in_seconds(&node, "8");
-    let part = after["time"]["running_ns"].as_f64().zip(after["wall_ns"].as_f64());
-    let part = part.map_or(0.0, |(running, wall)| running / wall);
-    assert!((0.35..0.65).contains(&part), "{part}: {before} {after}");
+    let is_half = |it: &Value| {
+        let part = it["time"]["running_ns"].as_f64().zip(it["wall_ns"].as_f64());
+        part.is_some_and(|(running, wall)| (0.35..0.65).contains(&(running / wall)))
+    };
+    let after = in_seconds_as(&node, "8", is_half);
+    assert!(is_half(&after), "{before} {after}");
 }
 
 /// Two kernels of 3 s are queued. After 2 s they are waited for no longer, and run on beside the other one's turns.
 #[test]
 fn a_neighbour_that_has_overrun() {
-    let (node, machine) = node();
-    let _long = Tenant::with(&node, &machine, "b", 3_000_000, &["--batch", "1"]);
-    let short = Tenant::with(&node, &machine, "a", 1_000, &["--batch", "1"]);
-    short.gets(&machine, Duration::from_millis(200));
-    let answer = explained(&node);
+    let lasted = (0..5).any(|_| {
+        let (node, machine) = node();
+        is_beside_an_overrun(&node, &machine)
+    });
+    assert!(lasted, "the kernels never outlasted a look");
+}
+
+/// Sets the scene, and asserts the answer if the kernels that had overrun before the look outlasted it. Returns whether
+/// they did: on a busy machine the other program and the command start late.
+fn is_beside_an_overrun(node: &Node, machine: &Machine) -> bool {
+    let long = Tenant::with(node, machine, "b", 3_000_000, &["--batch", "1"]);
+    let short = Tenant::with(node, machine, "a", 1_000, &["--batch", "1"]);
+    short.gets(machine, Duration::from_millis(200));
+    // No turn after the first late one: the kernels that are queued are those of that turn.
+    let is_first = late_turns(node, "b") == 1;
+    let queued = machine.context_info(long.context).expect("alive");
+    let answer = explained(node);
+    if !is_first || long.completed(machine) >= queued.completed + queued.pending {
+        return false;
+    }
     assert_eq!(answer["behind"], "b", "{answer}");
     assert!(answer["sentence"].as_str().is_some_and(|it| it.contains("outlast its turns")));
-    assert_why(&node, &answer, "beside", "gpuslice set b --share-limit 50");
+    assert_why(node, &answer, "beside", "gpuslice set b --share-limit 50");
+    true
 }
 
 #[test]
@@ -153,7 +179,7 @@ fn its_own_data_loading() {
         |(parts, _)| largest(parts) == "idle" && parts["waiting"] + parts["handover"] < 200,
     );
     assert_eq!(culprit(&time).0, "b");
-    let answer = explained(&node);
+    let answer = explained_as(&node, |it| it["why"] == "idle");
     assert_eq!(answer["why"], "idle", "{answer}");
     assert!(answer["sentence"].as_str().is_some_and(|it| it.contains("no work for the GPU")));
     assert!(answer["try"].as_str().is_some_and(|it| it.contains("more CPU")), "{answer}");
@@ -304,11 +330,15 @@ fn the_text_for_people() {
         let text = [&output.stdout[..], &output.stderr].concat();
         (output.status.success(), String::from_utf8(text).expect("text"))
     };
-    let (fine, all) = run(&["--seconds", "0.5"]);
-    let lines: Vec<&str> = all.lines().collect();
-    assert!(fine && lines.len() == 2, "{all}");
-    assert!(lines[0].starts_with("a  gpu 0  has no process"), "{all}");
-    assert!(lines[1].starts_with("b  gpu 0  has the GPU"), "{all}");
+    // In so short a look, a program or a daemon that does not run for a moment is a reason.
+    eventually("a look without a pause", || {
+        let (fine, all) = run(&["--seconds", "0.5"]);
+        let lines: Vec<&str> = all.lines().collect();
+        assert!(fine && lines.len() == 2, "{all}");
+        let has_the_gpu = lines[1].starts_with("b  gpu 0  has the GPU");
+        assert!(!has_the_gpu || lines[0].starts_with("a  gpu 0  has no process"), "{all}");
+        has_the_gpu
+    });
     let (fine, one) = run(&["b", "--since-start"]);
     assert!(fine && one.starts_with("b, gpu 0 (simulated), "), "{one}");
     assert!(one.contains("\n  why:   ") && one.contains("\n  time:  "), "{one}");

@@ -163,11 +163,16 @@ impl Tenant {
         Pid::from_raw(self.child.id().cast_signed())
     }
 
+    /// Stops it wherever it is, and waits until all its threads have stopped, which is later than the signal.
+    fn halt(&self) {
+        self.signal(Signal::SIGSTOP);
+        waitid(Id::Pid(self.pid()), WaitPidFlag::WSTOPPED).expect("it stops");
+    }
+
     /// Stops it outside the simulated driver; inside, it would block the device for all.
     fn stop(&self, machine: &Machine) {
         for _ in 0..1_000 {
-            self.signal(Signal::SIGSTOP);
-            waitid(Id::Pid(self.pid()), WaitPidFlag::WSTOPPED).expect("it stops");
+            self.halt();
             if !machine.is_inside(self.pid().as_raw()) {
                 return;
             }
@@ -236,11 +241,7 @@ struct Hiccups {
 }
 
 impl Hiccups {
-    fn watch() -> Hiccups {
-        Hiccups::of(&[], &[])
-    }
-
-    /// The same with the run delays of these tenants and of the daemon of these nodes.
+    /// Watches from now on, with the run delays of these tenants and of the daemon of these nodes.
     fn of(nodes: &[&Node], tenants: &[&Tenant]) -> Hiccups {
         let pids = nodes.iter().map(|node| node.pid()).chain(tenants.iter().map(|it| it.pid()));
         // A tenant may be a child of its command.
@@ -277,6 +278,11 @@ impl Hiccups {
 
 /// The most of these waits that is allowed for: a program that computes without an end makes others wait for longer.
 const DELAY_MAX: Duration = Duration::from_millis(500);
+
+/// The same allowance for a daemon that was started in the meantime: the waits of its threads since then.
+fn delay_of_new_daemon(node: &Node) -> Duration {
+    Duration::from_nanos(run_delays(&[node.pid()]).iter().sum()).min(DELAY_MAX)
+}
 
 /// How long the threads of each of these processes have waited for a processor, ns.
 fn run_delays(pids: &[Pid]) -> Vec<u64> {

@@ -101,7 +101,7 @@ fn a_restarted_daemon_knows_it() {
     let (mut node, machine) = node();
     let a = Tenant::start(&node, &machine, "a", 500);
     must(&node, &["suspend", "a"]);
-    a.signal(Signal::SIGSTOP);
+    a.halt();
     node.end_daemon(Signal::SIGKILL);
     node.start_daemon(&[]);
     assert!(is_suspended(&node, "a"));
@@ -137,7 +137,7 @@ fn a_stopped_process_of_a_move_that_was_cut_short() {
     );
     assert!(told.contains("ps --runtime-dir"), "{told}");
     b.gets(&machine, MORE);
-    a.signal(Signal::SIGSTOP);
+    a.halt();
     faults(&machine, "none");
     node.start_daemon(&[]);
     eventually("the move is refused again", || {
@@ -278,12 +278,12 @@ fn a_stopped_process_is_not_moved() {
         let hint = format!("process {} is stopped; continue it first", a.pid());
         assert!(why.contains(&hint), "{why}");
     };
-    a.signal(Signal::SIGSTOP);
+    a.stop(&machine);
     is_refused("suspend");
     a.signal(Signal::SIGCONT);
     a.gets(&machine, MORE);
     must(&node, &["suspend", "a"]);
-    a.signal(Signal::SIGSTOP);
+    a.halt();
     is_refused("resume");
     a.signal(Signal::SIGCONT);
     must(&node, &["resume", "a"]);
