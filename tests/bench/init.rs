@@ -2,10 +2,10 @@
 //! nothing.
 //!
 //! `gpuslice-bench-init DIR SOCKET...` expects the simulated driver (`libcuda.so.1`) in DIR, the preloaded
-//! shim beside its own file, and one container socket of a running daemon per group. All processes block
-//! in `open` on one FIFO until it is opened for writing, then measure `dlopen`, `cuInit` and the first
-//! context. Bare runs and runs in slices alternate (ABBA), so that a machine that slows down slows both.
-//! The exit status is 1 when a target is missed.
+//! shim beside its own file, and one container socket of a running daemon per group. All processes wait
+//! for the end of one FIFO, which comes when its only writer closes it, then measure `dlopen`, `cuInit` and
+//! the first context. Bare runs and runs in slices alternate (ABBA), so that a machine that slows down slows
+//! both. The exit status is 1 when a target is missed.
 
 mod stats;
 
@@ -14,7 +14,8 @@ use gpuslice_nvabi::types::{CUcontext, CUresult};
 use serde_json::json;
 use stats::{quantile, rounds};
 use std::ffi::CString;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Instant;
@@ -47,9 +48,10 @@ fn main() -> ExitCode {
 
 /// One process of the batch.
 fn one(gun: &Path) -> Result<(), Error> {
+    let mut gun = File::open(gun)?;
     println!("waiting");
-    // Blocks until the FIFO is opened for writing; nothing is ever written.
-    std::fs::File::open(gun)?.read_to_end(&mut Vec::new())?;
+    // Nothing is ever written.
+    gun.read_to_end(&mut Vec::new())?;
     let start = Instant::now();
     context()?;
     println!("{}", start.elapsed().as_nanos());
@@ -107,6 +109,9 @@ impl Place<'_> {
         if unsafe { libc::mkfifo(path.as_ptr(), 0o600) } != 0 {
             return Err(std::io::Error::last_os_error().into());
         }
+        // Before any process opens it, which would block without a writer. Opened for reading, too, it does not itself
+        // wait for a reader. No process inherits it.
+        let writer = File::options().read(true).write(true).open(&gun)?;
         let myself = std::env::current_exe()?;
         let start = |index: usize| {
             let mut command = self.command(&myself, slices.then_some(index));
@@ -114,7 +119,7 @@ impl Place<'_> {
             command.spawn()
         };
         let batch: Result<Vec<Child>, _> = (0..rounds(PROCESSES)).map(start).collect();
-        let fired = fire(batch?, &gun);
+        let fired = fire(batch?, writer);
         std::fs::remove_file(&gun)?;
         fired
     }
@@ -132,7 +137,8 @@ impl Place<'_> {
     }
 }
 
-fn fire(batch: Vec<Child>, gun: &Path) -> Result<Vec<f64>, Error> {
+/// Ends the wait of all processes when the last one has opened the FIFO; ns of each.
+fn fire(batch: Vec<Child>, writer: File) -> Result<Vec<f64>, Error> {
     let mut waiting = Vec::new();
     for mut child in batch {
         let mut output = BufReader::new(child.stdout.take().ok_or("no pipe")?);
@@ -140,9 +146,7 @@ fn fire(batch: Vec<Child>, gun: &Path) -> Result<Vec<f64>, Error> {
         output.read_line(&mut line)?;
         waiting.push((child, output));
     }
-    // The last processes have announced that they will open it; wait for them.
-    std::thread::sleep(std::time::Duration::from_millis(200));
-    std::fs::File::options().write(true).open(gun)?.flush()?;
+    drop(writer);
     let mut times = Vec::new();
     for (mut child, mut output) in waiting {
         let mut line = String::new();

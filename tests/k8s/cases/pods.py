@@ -27,8 +27,9 @@ class Pods(case.Case):
         self.assertEqual(self.seen("liar"), [2 * case.GIB])
 
     def test_a_container_that_ends_starts_again_in_its_claim(self):
+        # Each start lasts for several of the kubelet's looks, one a second, so the pod's status shows it running.
         self.create(case.pod("again", case.container(memory=2, command=[
-            "/bin/tenant", "--step-mib", "64", "--seconds", "1", "--idle"])))
+            "/bin/tenant", "--step-mib", "64", "--seconds", "5", "--idle"])))
 
         def restarted():
             states = self.pod("again")["status"].get("containerStatuses", [])

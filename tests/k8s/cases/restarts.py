@@ -5,8 +5,11 @@ import signal
 from kit import node
 
 from cluster import case
+from cluster.cluster import CORES, MEMORY
 
 REGISTERED = re.compile("registered.*aliyun.com/gpu-(?:mem|core.percentage)")
+# The kubelet logs this as it takes the list of a plugin's devices.
+PUSHED = re.compile(r"State pushed for device plugin (\S+)")
 
 
 class Restarts(case.Case):
@@ -35,22 +38,34 @@ class Restarts(case.Case):
     def started(self, name):
         return self.running(name)["status"]["containerStatuses"][0]["state"]["running"]["startedAt"]
 
-    def registered(self, agent_log):
+    def logs(self):
+        """How long the agent's log and the kubelet's are."""
+        return self.worker.agent.length(), self.worker.kubelet.length()
+
+    def registered(self, logs):
+        """Both plugins have registered since, and the kubelet has their devices. It calls a plugin after its
+        registration, and until then refuses pods, whatever the node's status says."""
+        agent_log, kubelet_log = logs
+
         def both():
             return len(REGISTERED.findall(self.worker.agent.since(agent_log))) >= 2
         node.eventually("both plugins have registered", both)
 
+        def has_both():
+            return {MEMORY, CORES} <= set(PUSHED.findall(self.worker.kubelet.since(kubelet_log)))
+        node.eventually("the kubelet has the devices of both", has_both)
+
     def test_kubelet(self):
-        started, length = self.started("first"), self.worker.agent.length()
+        started, logs = self.started("first"), self.logs()
         self.worker.kubelet.restart()
-        self.registered(length)
+        self.registered(logs)
         self.cluster.wait_ready()
         self.works("second", started)
 
     def test_agent_that_is_killed(self):
-        started, length = self.started("first"), self.worker.agent.length()
+        started, logs = self.started("first"), self.logs()
         self.worker.agent.restart(signal.SIGKILL)
-        self.registered(length)
+        self.registered(logs)
         self.cluster.wait_ready()
         self.works("second", started)
 
@@ -72,10 +87,10 @@ class Restarts(case.Case):
         self.worker.agent.end()
         self.create(case.pod("early", case.container(memory=2)))
         node.eventually("it is refused or waits", lambda: self.failure("early") or self.events("early"))
-        length = self.worker.agent.length()
+        logs = self.logs()
         self.worker.agent.start()
         # The amounts are the old ones meanwhile, and say nothing.
-        self.registered(length)
+        self.registered(logs)
         self.cluster.wait_ready()
         self.api.delete(f"{case.PODS}/early")
         node.eventually("nothing of it is left", lambda: self.claims() == self.before)
@@ -83,8 +98,9 @@ class Restarts(case.Case):
 
     def test_reboot(self):
         """The claim outlives the boot, and the container starts anew in it."""
-        started = self.started("first")
+        started, logs = self.started("first"), self.logs()
         self.cluster.reboot()
+        self.registered(logs)
         self.cluster.wait_ready()
 
         def anew():
