@@ -342,11 +342,11 @@ fn each_lane_is_runnable_by_itself() {
 /// on another one. The open word is no proof that no more work follows, so no drain is reported.
 #[test]
 fn work_on_the_fast_path_of_one_gpu_keeps_it_runnable_while_another_opens_the_word() {
-    const IDLE_US: u32 = 5_000;
+    const SHORT_IDLE_US: u32 = 5_000;
     let in_time = (0..ROUNDS).any(|_| {
         let rig = Rig::new(MODE_OPEN);
         rig.page().lanes.store(2, SeqCst);
-        (0..2).for_each(|lane| rig.page().lane[lane].idle_us.store(IDLE_US, SeqCst));
+        (0..2).for_each(|lane| rig.page().lane[lane].idle_us.store(SHORT_IDLE_US, SeqCst));
         let client = rig.fake.pages.lock().expect("unpoisoned").client;
         let (claims, since) = (&client.lane[1], Cell::new(0));
         rig.fake.lane.store(1, SeqCst);
@@ -357,7 +357,7 @@ fn work_on_the_fast_path_of_one_gpu_keeps_it_runnable_while_another_opens_the_wo
         });
         rig.fake.launch(Stream(5), 500_000 * US);
         // Later than that, the gate thread may rightly have seen an idle GPU just before.
-        if os::now() - since.get() >= u64::from(IDLE_US) * US {
+        if os::now() - since.get() >= u64::from(SHORT_IDLE_US) * US {
             return false;
         }
         let end = std::mem::take(&mut rig.fake.gpu().busy_until); // GPU 0 runs beside it

@@ -1,7 +1,7 @@
 //! The demo as a person runs it: a verdict, and nothing left behind, whatever the end.
 
 use crate::command::schemas::assert_fits;
-use crate::harness::process::children;
+use crate::harness::process::child_named;
 use crate::harness::{can_go_before_other_work, eventually, go_before_other_work};
 use crate::harness::{is_root, names, programs_of, skip};
 use nix::sys::signal::{Signal, kill};
@@ -222,7 +222,7 @@ fn a_container_whose_hook_was_late_is_started_again() {
     for runtime in runtimes().into_iter().filter(|name| *name != "none") {
         let place = tempfile::tempdir().expect("a directory");
         let child = demo(runtime, "3", place.path());
-        let of_demo = |name: &str| child_of(child.id(), name);
+        let of_demo = |name: &str| child_named(Pid::from_raw(child.id().cast_signed()), name);
         eventually("a runtime", || of_demo(runtime).is_some());
         let daemon = of_demo("gpusliced").expect("a daemon");
         kill(daemon, Signal::SIGSTOP).expect("it lives");
@@ -237,15 +237,6 @@ fn a_container_whose_hook_was_late_is_started_again() {
         assert_eq!(report["tenants"].as_array().map(Vec::len), Some(3), "{report}");
         assert_nothing_left(runtime, pid, place.path());
     }
-}
-
-/// A child of this process with this name.
-fn child_of(parent: u32, name: &str) -> Option<Pid> {
-    let is_named = |pid: &Pid| {
-        let comm = std::fs::read_to_string(format!("/proc/{pid}/comm"));
-        comm.is_ok_and(|comm| comm.trim() == name)
-    };
-    children(Pid::from_raw(parent.cast_signed())).into_iter().find(is_named)
 }
 
 #[test]

@@ -175,13 +175,7 @@ pub fn pod(name: &str, containers: &[Value]) -> Value {
 
 /// Waits until a condition holds, and fails after 20 s.
 pub async fn until(what: &str, holds: impl Fn() -> bool) {
-    for _ in 0..2000 {
-        if holds() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("not within 20 s: {what}");
+    until_asked(what, async || holds()).await;
 }
 
 /// The same for a condition that a server is asked for.

@@ -250,14 +250,11 @@ impl CgroupLimits {
             let after = std::mem::replace(&mut one.after, After::Nothing);
             if !matches!(after, After::Nothing) {
                 let container = one.container;
-                match after {
-                    After::Grow(..) => {
-                        tracing::warn!(%container, "NVML does not answer; the cap is not changed");
-                    }
-                    _ => {
-                        tracing::warn!(%container, "NVML does not answer; continuing without the driver's limit");
-                    }
-                }
+                let result = match after {
+                    After::Grow(..) => "the cap is not changed",
+                    _ => "continuing without the driver's limit",
+                };
+                tracing::warn!(%container, "NVML does not answer; {result}");
                 self.leftover.extend(one.left.take());
                 over.push(Finished { container, after, failed: Some(silent()) });
             }

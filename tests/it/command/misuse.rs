@@ -7,7 +7,7 @@ use super::{
 };
 use crate::harness::cli::said;
 use crate::harness::node::{Node, denied};
-use crate::harness::process::children;
+use crate::harness::process::child_named;
 use crate::harness::{copy_program, eventually, names, programs_of, skip, target_dir};
 use gpuslice_wire::admin::Answer;
 use gpuslice_wire::units::{Bytes, GIB};
@@ -135,10 +135,7 @@ fn terminal_signals_do_not_reach_a_private_daemon() {
     let place = tempfile::tempdir().expect("a directory");
     let mut child = started(place.path(), "preload", "trap exit INT");
     let of = pid(&child);
-    let is_daemon = |pid: &Pid| {
-        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "gpusliced\n")
-    };
-    let daemon = children(of).into_iter().find(is_daemon).expect("a private daemon");
+    let daemon = child_named(of, "gpusliced").expect("a private daemon");
     assert_ne!(getpgid(Some(daemon)), getpgid(Some(of)));
     let ours = programs_of(place.path());
     assert!(

@@ -5,7 +5,7 @@ use super::misuse::pid;
 use super::{driver, gpuslice, ps_at, tenant};
 use crate::harness::cli::said;
 use crate::harness::names;
-use crate::harness::process::{KillOnDrop, children};
+use crate::harness::process::{KillOnDrop, child_named};
 use crate::harness::{Random, eventually, programs_of};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -238,11 +238,7 @@ fn a_signal_ends_the_slice_of_processes_that_a_command_left_behind() {
 fn a_daemon_that_is_killed_is_replaced() {
     let place = Place::new();
     let one = place.started("one", &["--memory", "5GiB"]);
-    let started = children(Pid::from_raw(one.id().cast_signed()));
-    let daemon = started.into_iter().find(|pid| {
-        let name = fs::read_to_string(format!("/proc/{pid}/comm"));
-        name.is_ok_and(|name| name == "gpusliced\n")
-    });
+    let daemon = child_named(Pid::from_raw(one.id().cast_signed()), "gpusliced");
     kill(daemon.expect("its daemon"), Signal::SIGKILL).expect("it lives");
     let two = place.started("two", &["--memory", "5GiB"]);
     assert_eq!(place.daemons().len(), 1);

@@ -84,6 +84,12 @@ pub fn children(pid: Pid) -> Vec<Pid> {
     children_of_thread(&format!("/proc/{pid}/task/{pid}"))
 }
 
+/// The first of these whose program has this name.
+pub fn child_named(pid: Pid, name: &str) -> Option<Pid> {
+    let comm = |child: &Pid| read_to_string(format!("/proc/{child}/comm")).unwrap_or_default();
+    children(pid).into_iter().find(|child| comm(child).trim_end() == name)
+}
+
 fn children_of_thread(directory: &str) -> Vec<Pid> {
     let text = read_to_string(format!("{directory}/children")).unwrap_or_default();
     text.split_whitespace().filter_map(|it| it.parse().ok().map(Pid::from_raw)).collect()

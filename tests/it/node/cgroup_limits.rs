@@ -1,7 +1,7 @@
 //! Caps as the driver's own limits, end to end: every pitfall that the driver's documentation names.
 
 use super::cases::Case;
-use super::group::{Group, mount};
+use super::group::{Group, Idle, mount};
 use super::stranger::Stranger;
 use crate::harness::agent_client::{AgentClient, words};
 use crate::harness::cli::{command, json};
@@ -32,10 +32,7 @@ fn the_limit_is_on_the_leaf_before_the_answer_and_holds_a_program_without_the_sh
     let Some(mount) = mount("cgroup limits") else {
         return;
     };
-    let case = Case::start(LIMITED, QUICK);
-    let group = Group::new(&mount);
-    let idle = group.idle();
-    case.must_admit("web", CAP, idle.pid());
+    let (case, group, _idle) = capped(&mount, CAP);
     let machine = case.node.machine();
     case.has(|| limits(&machine, &group.dir), Ok((0, CAP)));
     let above = limits(&machine, group.parent());
@@ -73,15 +70,21 @@ fn a_group_whose_name_is_not_text_has_its_limit() {
     });
 }
 
+/// A node with a slice `web` of this cap, whose container is a group with one idle process.
+fn capped(mount: &Path, cap: u64) -> (Case, Group, Idle) {
+    let case = Case::start(LIMITED, QUICK);
+    let group = Group::new(mount);
+    let idle = group.idle();
+    case.must_admit("web", cap, idle.pid());
+    (case, group, idle)
+}
+
 #[test]
 fn a_limit_is_raised_at_once_and_lowered_as_memory_is_freed() {
     let Some(mount) = mount("live caps") else {
         return;
     };
-    let case = Case::start(LIMITED, QUICK);
-    let group = Group::new(&mount);
-    let idle = group.idle();
-    case.must_admit("web", CAP / 2, idle.pid());
+    let (case, group, _idle) = capped(&mount, CAP / 2);
     let machine = case.node.machine();
     let said = case.says(&["set", "web", "--memory", "512MiB"]);
     assert_eq!(said, "web: gpu 0 (simulated): 256MiB -> 512MiB\n");
@@ -110,10 +113,7 @@ fn a_slow_driver_refuses_no_changed_cap() {
     let Some(mount) = mount("live caps") else {
         return;
     };
-    let case = Case::start(LIMITED, QUICK);
-    let group = Group::new(&mount);
-    let idle = group.idle();
-    case.must_admit("web", CAP / 2, idle.pid());
+    let (case, group, _idle) = capped(&mount, CAP / 2);
     let asker = case.node.children().remove("--ask-nvml").expect("a process that asks NVML");
     kill(asker, Signal::SIGSTOP).expect("it lives");
     std::thread::scope(|scope| {

@@ -304,7 +304,7 @@ fn the_manager_hears_ready_and_the_loop_going_round() {
     }
     // The loop's thread alone is held, and no other one says the word in twenty of the watchdog's periods.
     let held = Hung::new(Helper::Thread(node.pid().as_raw()));
-    // What was said before comes first.
+    // Messages that the daemon sent before come first.
     let silent = || hear_within(Duration::from_millis(200)).is_none();
     assert!((0..1_000).any(|_| silent()), "it is not held");
     assert_eq!(hear_within(Duration::from_millis(400)), None);
