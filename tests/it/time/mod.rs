@@ -163,16 +163,12 @@ impl Tenant {
         Pid::from_raw(self.child.id().cast_signed())
     }
 
-    /// Stops it wherever it is, and waits until all its threads have stopped, which is later than the signal.
-    fn halt(&self) {
-        self.signal(Signal::SIGSTOP);
-        waitid(Id::Pid(self.pid()), WaitPidFlag::WSTOPPED).expect("it stops");
-    }
-
     /// Stops it outside the simulated driver; inside, it would block the device for all.
     fn stop(&self, machine: &Machine) {
         for _ in 0..1_000 {
-            self.halt();
+            self.signal(Signal::SIGSTOP);
+            // All its threads have stopped later than the signal.
+            waitid(Id::Pid(self.pid()), WaitPidFlag::WSTOPPED).expect("it stops");
             if !machine.is_inside(self.pid().as_raw()) {
                 return;
             }

@@ -101,7 +101,7 @@ fn a_restarted_daemon_knows_it() {
     let (mut node, machine) = node();
     let a = Tenant::start(&node, &machine, "a", 500);
     must(&node, &["suspend", "a"]);
-    a.halt();
+    a.stop(&machine);
     node.end_daemon(Signal::SIGKILL);
     node.start_daemon(&[]);
     assert!(is_suspended(&node, "a"));
@@ -137,7 +137,7 @@ fn a_stopped_process_of_a_move_that_was_cut_short() {
     );
     assert!(told.contains("ps --runtime-dir"), "{told}");
     b.gets(&machine, MORE);
-    a.halt();
+    a.stop(&machine);
     faults(&machine, "none");
     node.start_daemon(&[]);
     eventually("the move is refused again", || {
@@ -283,7 +283,7 @@ fn a_stopped_process_is_not_moved() {
     a.signal(Signal::SIGCONT);
     a.gets(&machine, MORE);
     must(&node, &["suspend", "a"]);
-    a.halt();
+    a.stop(&machine);
     is_refused("resume");
     a.signal(Signal::SIGCONT);
     must(&node, &["resume", "a"]);
