@@ -11,17 +11,19 @@ use gpuslice_wire::family::Family;
 impl Slice {
     /// Ends references, and releases the charges that end with them.
     pub fn drop_references(&self, dropped: impl IntoIterator<Item = PhysicalAllocation>) {
-        let ended = self.physical().drop_and_look(dropped);
-        self.release_ended(ended);
+        let mut table = self.physical();
+        self.release_ended(table.drop_and_look(dropped));
     }
 
     /// Releases the charges of memory whose exported descriptors were closed. Called before an allocation is
     /// refused, and when the process is idle.
     pub(super) fn drop_closed_exports(&self) {
-        let ended = self.physical().look();
-        self.release_ended(ended);
+        let mut table = self.physical();
+        self.release_ended(table.look());
     }
 
+    /// The table stays locked meanwhile: a thread that finds no closed descriptor there, since another one has found it,
+    /// then requests memory from an account that has its bytes.
     fn release_ended(&self, ended: Vec<Charge>) {
         for Charge { lane, bytes } in ended {
             self.release_of(lane, Family::Physical, bytes);

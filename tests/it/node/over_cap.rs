@@ -25,8 +25,8 @@ impl Scene {
         let group = Group::new(&mount);
         let idle = group.idle();
         case.must_admit("web", GIB / 2, idle.pid());
-        // One with work could be frozen while it has the simulated driver's lock, which all programs on the GPU share, as
-        // no driver's library has.
+        // One with work could be frozen while it has the simulated driver's lock, which all programs on the GPU share;
+        // no driver's library has such a lock.
         let stranger = Stranger::start_with(&case.node, &group, &["--idle"]);
         assert!(stranger.got > GIB / 2, "nothing limited it: {}", stranger.got);
         Some(Scene { case, group, _idle: idle, _stranger: stranger })
