@@ -22,8 +22,8 @@ impl Slice {
         self.release_ended(table.look());
     }
 
-    /// The table stays locked meanwhile: a thread that finds no closed descriptor there, since another one has found it,
-    /// then requests memory from an account that has its bytes.
+    /// Called with the table locked: a thread that finds no closed descriptor there, since another one has found it,
+    /// requests memory from an account that has its bytes.
     fn release_ended(&self, ended: Vec<Charge>) {
         for Charge { lane, bytes } in ended {
             self.release_of(lane, Family::Physical, bytes);
