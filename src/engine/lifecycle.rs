@@ -65,8 +65,8 @@ pub(crate) enum Suspension {
     /// It is not suspended.
     #[default]
     None,
-    /// It takes no turns any more, and may have work in flight until then.
-    Draining { token: Token, until: Instant },
+    /// It takes no turns any more, and may have work in flight until then. `again`: an earlier daemon began the move.
+    Draining { token: Token, until: Instant, again: bool },
     /// Its memory is being moved to the host.
     Leaving { token: Token },
     /// Its memory is on the host.

@@ -40,7 +40,7 @@ use crate::admission::beginning;
 use crate::engine::Engine;
 use crate::event::{Event, Token};
 use crate::index::ContainerIndex;
-use crate::lifecycle::{Container, Suspension};
+use crate::lifecycle::{Container, Stage, Suspension};
 use crate::refusal::Refusal;
 
 /// A container that the engine suspended to reclaim memory stays so for this long, or for the grace: each move costs
@@ -98,13 +98,17 @@ impl Engine {
     ) -> Result<(), Refusal> {
         let index = self.may_suspend(id)?;
         let until = self.now.plus(self.config.drain_max);
-        self.drain(index, token, until);
+        let until = match self.containers.get(index).map(|it| it.stage) {
+            Some(Stage::Returning { until: attached }) => until.max(attached),
+            _ => until,
+        };
+        self.drain(index, Suspension::Draining { token, until, again: false });
         Ok(())
     }
 
-    fn drain(&mut self, index: ContainerIndex, token: Token, until: Instant) {
+    fn drain(&mut self, index: ContainerIndex, draining: Suspension) {
         self.keep_strangers(index);
-        self.set_suspension(index, Suspension::Draining { token, until });
+        self.set_suspension(index, draining);
         self.draining.push(index);
     }
 
@@ -350,7 +354,8 @@ impl Engine {
             return;
         };
         if !moved {
-            return self.drain(index, token, self.now.plus(self.config.restore_grace));
+            let until = self.now.plus(self.config.restore_grace);
+            return self.drain(index, Suspension::Draining { token, until, again: true });
         }
         self.set_suspension(index, Suspension::Away);
         if token == Token::NONE {
@@ -381,16 +386,19 @@ impl Engine {
     }
 
     /// Orders the move of containers that have drained, or were waited for long enough: the driver waits for the rest.
+    /// After a restart of the daemon the processes attach again before that, to tell whether they share memory. Those of a
+    /// move that an earlier daemon began may be held by the driver, and cannot: only their grants are waited for.
     pub(crate) fn move_drained(&mut self, actions: &mut Actions) {
         let now = self.now;
         let ready = |index: &ContainerIndex| {
             let container = self.containers.get(*index)?;
-            let Suspension::Draining { token, until } = container.suspension else {
+            let Suspension::Draining { token, until, again } = container.suspension else {
                 return None;
             };
+            let waits = if again { self.must_wait(*index) } else { self.returns(*index) };
             let mut gpus = container.slices.gpus.iter().filter_map(|slice| slice.gpu);
             let drained = gpus.all(|gpu| self.gpus[gpu].turns.has_drained(*index));
-            (drained && !self.must_wait(*index) || now >= until).then_some((*index, token))
+            (drained && !waits || now >= until).then_some((*index, token))
         };
         let ready: Vec<_> = self.draining.iter().filter_map(ready).collect();
         for (index, token) in ready {

@@ -64,7 +64,7 @@ impl Engine {
     }
 
     /// Whether processes of the container may still attach again with memory.
-    fn returns(&self, index: ContainerIndex) -> bool {
+    pub(crate) fn returns(&self, index: ContainerIndex) -> bool {
         let container = self.containers.get(index);
         container.is_some_and(|it| it.stage != Stage::Settled)
     }

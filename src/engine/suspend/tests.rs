@@ -438,23 +438,36 @@ fn a_move_that_a_restart_cut_short_is_ordered_again() {
     assert_eq!(state(&rig).expect("suspended").0, SuspensionState::Suspended);
 }
 
+/// A container `a` after a restart, with a process that holds 4 GiB and has not attached again; `complete`: the daemon
+/// knows that from its files.
+fn restored(complete: bool) -> Rig {
+    let (mut before, _) = rig(Config::default(), &[]);
+    let record = before.admit(ask("a", "0", 8 * GIB)).expect("fits");
+    let (container, token, process) = (id("a"), TOKEN, PROCESS);
+    let mut rig = Rig::new(Config::default(), &[16]);
+    rig.step(Event::Restore(record.into()));
+    if complete {
+        rig.step(Event::RestoreProcess { token, container, process, granted: holds(4 * GIB) });
+        rig.step(Event::Complete { container });
+    }
+    rig
+}
+
+const PROCESS: crate::Process = crate::Process { pid: 1, born: 1 };
+
+fn holds(bytes: u64) -> crate::Granted {
+    let mut all = [Bytes::ZERO; gpuslice_wire::limits::ACCOUNTS_MAX];
+    all[0] = Bytes(bytes);
+    all
+}
+
 /// Where the processes are not all known, the move waits for them to attach again, and not for ever.
 #[test]
 fn a_move_ordered_again_waits_for_processes_to_attach() {
-    let (mut before, _) = rig(Config::default(), &[]);
-    let record = before.admit(ask("a", "0", 8 * GIB)).expect("fits");
-    let (container, token) = (id("a"), TOKEN);
-    let process = crate::Process { pid: 1, born: 1 };
-    let mut granted = [Bytes::ZERO; gpuslice_wire::limits::ACCOUNTS_MAX];
-    granted[0] = Bytes(4 * GIB);
     for complete in [false, true] {
-        let mut rig = Rig::new(Config::default(), &[16]);
-        rig.step(Event::Restore(record.clone().into()));
-        if complete {
-            rig.step(Event::RestoreProcess { token, container, process, granted });
-            rig.step(Event::Complete { container });
-        }
-        let begun = rig.step(Event::WasSuspended { container, token, moved: false });
+        let mut rig = restored(complete);
+        let container = id("a");
+        let begun = rig.step(Event::WasSuspended { container, token: TOKEN, moved: false });
         if !complete {
             rig.attach("a", 4 * GIB).expect("it is believed");
         }
@@ -463,6 +476,34 @@ fn a_move_ordered_again_waits_for_processes_to_attach() {
         let waited = if complete { 0 } else { Config::default().restore_grace.0 };
         assert_eq!(rig.now - at, waited);
         assert_eq!(rig.engine.present_on(0), Bytes(4 * GIB));
+    }
+}
+
+/// A first move waits for them also where their grants are known, since each is to tell whether it shares memory.
+#[test]
+fn a_move_soon_after_a_restart_waits_for_processes_to_attach() {
+    let ordered = |it: &Action| matches!(it, Action::MoveMemory { .. });
+    let mut rig = restored(true);
+    assert!(!suspend(&mut rig, "a").iter().any(ordered));
+    rig.now += MS;
+    let (token, process, held) = (TOKEN, Some(PROCESS), holds(4 * GIB));
+    let attached = rig.step(Event::Attach { token, container: id("a"), process, held });
+    let client = attached.iter().find_map(|it| match *it {
+        Action::Attached { client, .. } => Some(client),
+        _ => None,
+    });
+    let claims = Claims { held: Bytes(4 * GIB), ..Claims::default() };
+    let client = client.expect("it is believed");
+    let told = rig.step(Event::Claims { client, lane: Lane(0), claims });
+    assert!(told.iter().any(ordered), "{told:?}");
+    // One that is stopped never does.
+    for drain_max in [1, 2_000].map(|ms| gpuslice_wire::units::Duration(ms * MS)) {
+        let mut rig = restored(true);
+        rig.engine.config.drain_max = drain_max;
+        let at = rig.now;
+        let begun = suspend(&mut rig, "a");
+        assert!(until_ordered(&mut rig, begun));
+        assert_eq!(rig.now - at, Config::default().restore_grace.0);
     }
 }
 
