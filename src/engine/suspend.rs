@@ -386,8 +386,8 @@ impl Engine {
     }
 
     /// Orders the move of containers that have drained, or were waited for long enough: the driver waits for the rest.
-    /// After a restart of the daemon the processes attach again before that, to tell whether they share memory. Those of
-    /// a move that an earlier daemon began may be held by the driver, and cannot: only their grants are waited for.
+    /// After a restart of the daemon the processes attach again before that, to tell whether they share memory. The
+    /// driver may hold those of a move that an earlier daemon began: only their grants are waited for.
     pub(crate) fn move_drained(&mut self, actions: &mut Actions) {
         let now = self.now;
         let ready = |index: &ContainerIndex| {
