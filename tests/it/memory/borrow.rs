@@ -16,7 +16,8 @@ use gpuslice_wire::ids::Lane;
 use gpuslice_wire::page::SHARES_NOTHING;
 use gpuslice_wire::units::{Bytes, GIB, MIB};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
@@ -212,6 +213,35 @@ fn a_move_that_a_restart_cut_short_is_done_again() {
     web.release(0, 2 * GIB);
     eventually("it is resumed", || shown(&node, "burst")["suspension"].is_null());
     eventually("it has its memory", || held(&node, "burst") >= 3 * GIB);
+}
+
+/// A claim comes after a restart of the daemon, before the borrower's process has reconnected: the move waits for that.
+/// Only for 0.75 s, so a delayed round is not judged.
+#[test]
+fn a_claim_soon_after_a_restart_waits_for_processes_to_reconnect() {
+    for _ in 0..10 {
+        let mut node = node("reclaim_grace_s = 0");
+        two_slices(&node);
+        let mut burst = Program::start(&node, "burst", 3 << 10);
+        burst.filled();
+        node.end_daemon(Signal::SIGKILL);
+        let pid = Pid::from_raw(burst.0.id().cast_signed());
+        kill(pid, Signal::SIGSTOP).expect("ours");
+        let since = Instant::now();
+        node.start_configured("reclaim_grace_s = 0");
+        let web = node.process("web");
+        web.attach(Bytes::ZERO);
+        ask(&web, 2 * GIB);
+        let asked = shown(&node, "burst")["suspension"] == "suspending";
+        kill(pid, Signal::SIGCONT).expect("ours");
+        if since.elapsed() > Duration::from_millis(500) {
+            continue;
+        }
+        assert!(asked, "it is refused, or granted before the move");
+        assert_eq!(granted(&web.0.message().expect("an answer").1), Some(2 * GIB));
+        return assert_eq!(shown(&node, "burst")["suspension"], "suspended");
+    }
+    panic!("each round was delayed");
 }
 
 /// A process ended, and a child that it forked has its connection, and with the driver's descriptors its memory. Here
