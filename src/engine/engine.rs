@@ -405,6 +405,7 @@ impl Engine {
             return;
         };
         let index = it.index;
+        it.told = !claims.untold;
         let Some(container) = self.containers.get_mut(index) else {
             return;
         };

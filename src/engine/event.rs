@@ -121,6 +121,8 @@ pub struct Claims {
     pub launches: u64,
     /// Allocations refused by the cap so far.
     pub denied: u64,
+    /// It does not tell whether it has shared GPU memory, as before its shim has written that.
+    pub untold: bool,
 }
 
 /// An event.

@@ -502,6 +502,8 @@ pub(crate) struct Client {
     /// It said that it holds nothing, and took over no account that holds something: another copy's, perhaps. So is one
     /// that took over the account of such a connection.
     pub(crate) began_anew: bool,
+    /// It has told whether it has shared GPU memory.
+    pub(crate) told: bool,
     pub(crate) lanes: ByLane<ClientLane>,
 }
 

@@ -386,8 +386,8 @@ impl Engine {
     }
 
     /// Orders the move of containers that have drained, or were waited for long enough: the driver waits for the rest.
-    /// After a restart of the daemon the processes attach again before that, to tell whether they share memory. The
-    /// driver may hold those of a move that an earlier daemon began: only their grants are waited for.
+    /// Before that the processes tell whether they share memory, and after a restart of the daemon attach again for it.
+    /// The driver may hold those of a move that an earlier daemon began: only their grants are waited for.
     pub(crate) fn move_drained(&mut self, actions: &mut Actions) {
         let now = self.now;
         let ready = |index: &ContainerIndex| {
@@ -395,7 +395,7 @@ impl Engine {
             let Suspension::Draining { token, until, again } = container.suspension else {
                 return None;
             };
-            let waits = if again { self.must_wait(*index) } else { self.returns(*index) };
+            let waits = if again { self.must_wait(*index) } else { self.has_untold(*index) };
             let mut gpus = container.slices.gpus.iter().filter_map(|slice| slice.gpu);
             let drained = gpus.all(|gpu| self.gpus[gpu].turns.has_drained(*index));
             (drained && !waits || now >= until).then_some((*index, token))
@@ -410,6 +410,11 @@ impl Engine {
                 actions.push(Action::MoveMemory { token, container, away: true, memory });
             }
         }
+    }
+
+    /// Whether processes of a container may still tell whether they share memory.
+    fn has_untold(&self, index: ContainerIndex) -> bool {
+        self.returns(index) || self.clients_of(index).any(|it| it.connected && !it.told)
     }
 
     /// When the first of them is waited for no longer.

@@ -242,6 +242,7 @@ impl Process {
                 contexts: rng.below(3) as u32,
                 launches: rng.draw() >> 1,
                 denied: rng.draw() >> 1,
+                untold: rng.per_mille(500),
             },
         }
     }

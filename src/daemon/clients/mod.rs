@@ -426,9 +426,9 @@ impl Clients {
     }
 
     /// The pids of a container's processes that may have GPU memory, and whether they claim to share it. One without a
-    /// connection does not tell, nor does the daemon ask one that only looks.
+    /// connection does not tell, nor one that attaches at this moment. The daemon does not ask one that only looks.
     pub fn shares(&self, container: &ContainerId) -> Vec<(u32, Shares)> {
-        let uses = |it: &Tenant| it.container == *container && !it.looks && it.attached.is_some();
+        let uses = |it: &Tenant| it.container == *container && !it.looks;
         let users = self.tenants.iter().filter(|(_, it)| uses(it));
         let mut all: Vec<_> = users.map(|(_, it)| (it.pid(), it.shares())).collect();
         let apart = self.lingering.iter().filter(|(_, it)| it.container == *container);

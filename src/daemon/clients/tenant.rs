@@ -232,6 +232,7 @@ impl Tenant {
         let (writes_slot, account) = (self.writes_slot(), usize::from(lane.0));
         let attached = self.attached.as_mut()?;
         let mut claims = attached.claims.read(lane);
+        claims.untold &= !self.looks;
         match &self.slot {
             Some(slot) if writes_slot => claims.held = slot.account(account),
             Some(slot) => slot.set_account(account, claims.held),

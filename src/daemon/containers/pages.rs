@@ -316,6 +316,7 @@ impl ClaimsReader {
             contexts: field!(page, families[at].contexts).load(Relaxed),
             launches: field!(page, lane[at].launches).load(Relaxed),
             denied: field!(page, lane[at].denied).load(Relaxed),
+            untold: self.shares().is_none(),
         }
     }
 }

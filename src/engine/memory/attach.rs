@@ -196,7 +196,8 @@ impl Engine {
             mine.order = entity.map_or(0, |entity| entity.order);
             mine
         });
-        let client = Client { index, process, connected: true, began_anew, lanes };
+        let (connected, told) = (true, false);
+        let client = Client { index, process, connected, began_anew, told, lanes };
         let client = self.clients.attach(client)?;
         container.clients.push(client);
         Some(client)

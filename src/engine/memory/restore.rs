@@ -49,8 +49,8 @@ impl Engine {
             mine.claims.held = mine.granted;
             mine
         });
-        let (process, connected, began_anew) = (Some(process), false, false);
-        let client = Client { index, process, connected, began_anew, lanes };
+        let (process, connected, began_anew, told) = (Some(process), false, false, false);
+        let client = Client { index, process, connected, began_anew, told, lanes };
         let Some(client) = self.clients.attach(client) else {
             return;
         };

@@ -4,8 +4,9 @@ use std::string::ToString;
 use std::vec::Vec;
 
 use gpuslice_wire::ids::{ClientId, Lane};
+use gpuslice_wire::policy::Policy;
 use gpuslice_wire::snapshot::{Snapshot, SuspensionState};
-use gpuslice_wire::units::{Bytes, GIB, Instant};
+use gpuslice_wire::units::{Bytes, Duration, GIB, Instant};
 
 use crate::tests::{MS, Rig, ask, id};
 use crate::{Action, Claims, Config, Event, Token};
@@ -479,31 +480,48 @@ fn a_move_ordered_again_waits_for_processes_to_attach() {
     }
 }
 
-/// A first move waits for them also where their grants are known, since each is to tell whether it shares memory.
+/// A first move waits for them also where their grants are known, and for each to tell whether it shares memory. Without
+/// turns a container has drained at once.
 #[test]
-fn a_move_soon_after_a_restart_waits_for_processes_to_attach() {
+fn a_move_soon_after_a_restart_waits_for_processes_to_tell() {
     let ordered = |it: &Action| matches!(it, Action::MoveMemory { .. });
-    let mut rig = restored(true);
-    assert!(!suspend(&mut rig, "a").iter().any(ordered));
-    rig.now += MS;
-    let (token, process, held) = (TOKEN, Some(PROCESS), holds(4 * GIB));
-    let attached = rig.step(Event::Attach { token, container: id("a"), process, held });
-    let client = attached.iter().find_map(|it| match *it {
-        Action::Attached { client, .. } => Some(client),
-        _ => None,
-    });
-    let claims = Claims { held: Bytes(4 * GIB), ..Claims::default() };
-    let client = client.expect("it is believed");
-    let told = rig.step(Event::Claims { client, lane: Lane(0), claims });
-    assert!(told.iter().any(ordered), "{told:?}");
-    // One that is stopped never does.
-    for drain_max in [1, 2_000].map(|ms| gpuslice_wire::units::Duration(ms * MS)) {
+    for policy in [Policy::Fair, Policy::Native] {
+        let mut rig = restored(true);
+        let gpus = gpuslice_wire::select::GpuSelector::All;
+        rig.step(Event::SetPolicy { token: TOKEN, gpus: gpus.into(), policy });
+        assert!(!suspend(&mut rig, "a").iter().any(ordered));
+        let (token, process, held) = (TOKEN, Some(PROCESS), holds(4 * GIB));
+        let attached = rig.step(Event::Attach { token, container: id("a"), process, held });
+        assert!(!attached.iter().any(ordered), "{policy:?}: its page is blank");
+        let client = attached.iter().find_map(|it| match *it {
+            Action::Attached { client, .. } => Some(client),
+            _ => None,
+        });
+        let client = client.expect("it is believed");
+        for untold in [true, false] {
+            let claims = Claims { held: Bytes(4 * GIB), untold, ..Claims::default() };
+            let told = rig.step(Event::Claims { client, lane: Lane(0), claims });
+            assert_eq!(told.iter().any(ordered), !untold, "{policy:?}: {told:?}");
+        }
+    }
+}
+
+/// One that is stopped does not attach in time, and one with an old library never tells.
+#[test]
+fn a_move_does_not_wait_for_ever_for_processes_to_tell() {
+    let grace = Config::default().restore_grace;
+    for drain_max in [1, 2_000].map(|ms| Duration(ms * MS)) {
         let mut rig = restored(true);
         rig.engine.config.drain_max = drain_max;
         let at = rig.now;
         let begun = suspend(&mut rig, "a");
         assert!(until_ordered(&mut rig, begun));
-        assert_eq!(rig.now - at, Config::default().restore_grace.0);
+        assert_eq!(rig.now - at, grace.0);
+        let (mut rig, _) = self::rig(Config { drain_max, ..Config::default() }, &[("a", 4)]);
+        let at = rig.now;
+        let begun = suspend(&mut rig, "a");
+        assert!(until_ordered(&mut rig, begun));
+        assert_eq!(rig.now - at, drain_max.0);
     }
 }
 
