@@ -480,8 +480,8 @@ fn a_move_ordered_again_waits_for_processes_to_attach() {
     }
 }
 
-/// A first move waits for them also where their grants are known, and for each to tell whether it shares memory. Without
-/// turns a container has drained at once.
+/// A first move waits for them also where their grants are known, and for each to tell whether it shares memory.
+/// Without turns a container has drained at once.
 #[test]
 fn a_move_soon_after_a_restart_waits_for_processes_to_tell() {
     let ordered = |it: &Action| matches!(it, Action::MoveMemory { .. });
