@@ -490,13 +490,14 @@ mod tests {
         field!(tenant, lane[3].held).store(u64::MAX, Relaxed);
         let claims = reader.read(Lane(3));
         assert_eq!((claims.runnable, claims.active, claims.held), (true, 7, Bytes(u64::MAX)));
-        assert_eq!(reader.read(Lane(0)), Claims::default());
+        assert_eq!(reader.read(Lane(0)), Claims { untold: true, ..Claims::default() });
         assert_eq!(reader.shares(), None, "a shim of an older build");
         for (count, shares) in
             [(SHARES_NOTHING, false), (SHARES_NOTHING + 1, true), (u32::MAX, true)]
         {
             field!(tenant, shared).store(count, Relaxed);
             assert_eq!(reader.shares(), Some(shares));
+            assert!(!reader.read(Lane(0)).untold);
         }
         assert_eq!(ftruncate(&fd, 0), Err(Errno::EPERM));
         field!(tenant, lane[3].runnable).store(RUNNABLE_PARKED, Relaxed);
