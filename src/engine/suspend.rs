@@ -26,6 +26,8 @@
 //! counts to a host account with a limit of its own. Its cap stays promised, so there is room for its return at any
 //! time, unless the node oversubscribes, or memory is borrowed (`memory::borrow`).
 //!
+//! `Draining` also lasts until each process has told whether it shares memory, which the driver may not move back.
+//!
 //! A restart of the daemon keeps the states `None` and `Away`. From `Leaving` and `Returning` the container goes back
 //! to `Draining`: its memory counts as on the GPU until the move to the host, ordered again, is done.
 
