@@ -72,10 +72,9 @@ impl Rig {
         }
     }
     pub(crate) fn attach(&mut self, container: &str, held: u64) -> Result<ClientId, Rejection> {
-        let mut all = [Bytes::ZERO; ACCOUNTS_MAX];
-        all[0] = Bytes(held);
+        let held = holds(held);
         let attach =
-            Event::Attach { token: Token(2), container: id(container), process: None, held: all };
+            Event::Attach { token: Token(2), container: id(container), process: None, held };
         let mut answers = self.step(attach).into_iter().filter_map(|it| match it {
             Action::Attached { client, .. } => Some(Ok(client)),
             Action::Rejected { why, .. } => Some(Err(why)),
@@ -96,6 +95,21 @@ impl Rig {
         let is = |row: &Snapshot| matches!(row, Snapshot::Slice { container: c, .. } if *c == id(container));
         rows.into_iter().find(is).expect("a slice")
     }
+}
+
+/// So many bytes of GPU lane 0, and nothing else.
+pub(crate) fn holds(bytes: u64) -> crate::Granted {
+    let mut all = [Bytes::ZERO; ACCOUNTS_MAX];
+    all[0] = Bytes(bytes);
+    all
+}
+
+/// The client whose attach was answered.
+pub(crate) fn attached(actions: &[Action]) -> Option<ClientId> {
+    actions.iter().find_map(|it| match it {
+        Action::Attached { client, .. } => Some(*client),
+        _ => None,
+    })
 }
 
 pub(crate) fn ask(container: &str, gpus: &str, bytes: u64) -> SliceRequest {

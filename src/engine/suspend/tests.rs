@@ -8,7 +8,7 @@ use gpuslice_wire::policy::Policy;
 use gpuslice_wire::snapshot::{Snapshot, SuspensionState};
 use gpuslice_wire::units::{Bytes, Duration, GIB, Instant};
 
-use crate::tests::{MS, Rig, ask, id};
+use crate::tests::{MS, Rig, ask, attached, holds, id};
 use crate::{Action, Claims, Config, Event, Token};
 
 const TOKEN: Token = Token(9);
@@ -456,12 +456,6 @@ fn restored(complete: bool) -> Rig {
 
 const PROCESS: crate::Process = crate::Process { pid: 1, born: 1 };
 
-fn holds(bytes: u64) -> crate::Granted {
-    let mut all = [Bytes::ZERO; gpuslice_wire::limits::ACCOUNTS_MAX];
-    all[0] = Bytes(bytes);
-    all
-}
-
 /// Where the processes are not all known, the move waits for them to attach again, and not for ever.
 #[test]
 fn a_move_ordered_again_waits_for_processes_to_attach() {
@@ -491,13 +485,9 @@ fn a_move_soon_after_a_restart_waits_for_processes_to_tell() {
         rig.step(Event::SetPolicy { token: TOKEN, gpus: gpus.into(), policy });
         assert!(!suspend(&mut rig, "a").iter().any(ordered));
         let (token, process, held) = (TOKEN, Some(PROCESS), holds(4 * GIB));
-        let attached = rig.step(Event::Attach { token, container: id("a"), process, held });
-        assert!(!attached.iter().any(ordered), "{policy:?}: its page is blank");
-        let client = attached.iter().find_map(|it| match *it {
-            Action::Attached { client, .. } => Some(client),
-            _ => None,
-        });
-        let client = client.expect("it is believed");
+        let answer = rig.step(Event::Attach { token, container: id("a"), process, held });
+        assert!(!answer.iter().any(ordered), "{policy:?}: its page is blank");
+        let client = attached(&answer).expect("it is believed");
         for untold in [true, false] {
             let claims = Claims { held: Bytes(4 * GIB), untold, ..Claims::default() };
             let told = rig.step(Event::Claims { client, lane: Lane(0), claims });

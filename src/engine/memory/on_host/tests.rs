@@ -4,11 +4,10 @@ use std::vec::Vec;
 
 use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::ids::{ClientId, Lane};
-use gpuslice_wire::limits::ACCOUNTS_MAX;
 use gpuslice_wire::snapshot::{Snapshot, SuspensionState};
 use gpuslice_wire::units::{Bytes, GIB, Instant};
 
-use crate::tests::{MS, Rig, ask, id};
+use crate::tests::{MS, Rig, ask, attached, holds, id};
 use crate::{Action, Claims, Config, Cut, Event, Process, Refusal, SliceRequest, Token};
 
 const TOKEN: Token = Token(9);
@@ -32,15 +31,10 @@ fn process(name: &str) -> Process {
 
 /// The only process of a container attaches.
 fn attach(rig: &mut Rig, name: &str, gib: u64) -> ClientId {
-    let mut held = [Bytes::ZERO; ACCOUNTS_MAX];
-    held[0] = Bytes(gib * GIB);
     let (token, container, process) = (Token(2), id(name), Some(process(name)));
-    let actions = rig.step(Event::Attach { token, container, process, held });
-    let attached = actions.iter().find_map(|it| match it {
-        Action::Attached { client, .. } => Some(*client),
-        _ => None,
-    });
-    attached.expect("it attaches")
+    let held = holds(gib * GIB);
+    let answer = rig.step(Event::Attach { token, container, process, held });
+    attached(&answer).expect("it attaches")
 }
 
 /// A process gives back so much; returns who it is from then on.
@@ -281,8 +275,7 @@ fn a_restarted_daemon_keeps_what_is_on_disk() {
     for moved in [true, false] {
         let mut rig = Rig::new(Config::default(), &[16]);
         let (token, container, process) = (TOKEN, id("a"), process("a"));
-        let mut granted = [Bytes::ZERO; ACCOUNTS_MAX];
-        granted[0] = Bytes(5 * GIB);
+        let granted = holds(5 * GIB);
         rig.step(Event::Restore(record.clone().into()));
         rig.step(Event::RestoreProcess { token, container, process, granted });
         rig.step(Event::Complete { container });

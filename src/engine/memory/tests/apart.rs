@@ -1,17 +1,11 @@
 //! Processes that lost their connections: their memory counts until they end, or attach again.
 
 use super::*;
+pub(super) use crate::tests::holds as held;
 use crate::{Actions, Process};
 use gpuslice_wire::limits::CLIENTS_PER_CONTAINER_MAX;
 
 type Held = [Bytes; ACCOUNTS_MAX];
-
-/// Bytes held on lane 0.
-pub(super) fn held(bytes: u64) -> Held {
-    let mut held = [Bytes::ZERO; ACCOUNTS_MAX];
-    held[0] = Bytes(bytes);
-    held
-}
 
 /// A process attaches.
 pub(super) fn attach(rig: &mut Rig, pid: Option<u32>, held: Held) -> Result<ClientId, Rejection> {

@@ -1,7 +1,7 @@
 //! Memory of ended processes counts until the driver has freed it.
 
 use super::*;
-use crate::tests::uuid;
+use crate::tests::{attached, uuid};
 use crate::{FIGURE_AGE, FREED_WITHIN};
 use gpuslice_wire::units::MIB;
 
@@ -136,11 +136,7 @@ fn the_memory_of_a_replaced_program_counts_as_of_an_ended_one() {
     let attach = |rig: &mut Rig| {
         let held = [Bytes::ZERO; ACCOUNTS_MAX];
         let answer = rig.step(Event::Attach { token: Token(2), container: id("a"), process, held });
-        let client = answer.iter().find_map(|it| match it {
-            Action::Attached { client, .. } => Some(*client),
-            _ => None,
-        });
-        client.expect("in")
+        attached(&answer).expect("in")
     };
     let first = attach(&mut rig);
     rig.reserve(first, 70, 70);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Process;
-use gpuslice_wire::limits::ACCOUNTS_MAX;
+use crate::tests::{attached, holds};
 use gpuslice_wire::select::GpuSelector;
 
 /// A request that waited for its container's resume is a claim from then on: the borrower has the whole grace.
@@ -86,8 +86,7 @@ fn a_recall_ends_while_processes_may_attach_again() {
     let (first, ..) = rig(Config::default());
     let records = first.engine.containers.iter().map(|(_, it)| it.record.clone());
     let mut rig = Rig::new(Config::default(), &[16]);
-    let mut held = [Bytes::ZERO; ACCOUNTS_MAX];
-    held[0] = Bytes(4 * GIB);
+    let held = holds(4 * GIB);
     let process = |pid| Process { pid, born: 1 };
     for record in records {
         let container = record.container;
@@ -101,11 +100,7 @@ fn a_recall_ends_while_processes_may_attach_again() {
     let mut again = |pid| {
         let (token, container, process) = (Token(1), id("burst"), Some(process(pid)));
         let actions = rig.step(Event::Attach { token, container, process, held });
-        let attached = actions.iter().find_map(|it| match it {
-            Action::Attached { client, .. } => Some(*client),
-            _ => None,
-        });
-        attached.expect("it attaches again")
+        attached(&actions).expect("it attaches again")
     };
     let [waits, answers] = [2, 3].map(&mut again);
     assert_eq!(answer(&take(&mut rig, waits, 5), waits), None);

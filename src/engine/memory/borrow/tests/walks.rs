@@ -13,9 +13,8 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::tests::Random;
+use crate::tests::{Random, attached, holds};
 use crate::{Process, Record};
-use gpuslice_wire::limits::ACCOUNTS_MAX;
 
 /// Containers by name: cap, limit and class, GiB. The caps are 15 of 16 GiB.
 const CONTAINERS: [(&str, u64, u64, Class); 4] = [
@@ -331,8 +330,7 @@ impl Walk {
         let (container, mark, token) = (id(it.name), it.mark, Token(1));
         (it.frozen, it.recall) = (mark.is_some(), 0);
         let process = Process { pid: at as u32 + 1, born: 1 };
-        let mut granted = [Bytes::ZERO; ACCOUNTS_MAX];
-        granted[0] = Bytes(it.granted);
+        let granted = holds(it.granted);
         let record = it.record.clone();
         self.step(Event::Restore(record.into()));
         self.step(Event::RestoreProcess { token, container, process, granted });
@@ -343,11 +341,7 @@ impl Walk {
         }
         let process = Some(process);
         let actions = self.rig.step(Event::Attach { token, container, process, held: granted });
-        let attached = actions.iter().find_map(|it| match it {
-            Action::Attached { client, .. } => Some(*client),
-            _ => None,
-        });
-        self.tenants[at].client = attached.expect("it attaches again");
+        self.tenants[at].client = attached(&actions).expect("it attaches again");
         actions.iter().for_each(|action| drop(self.action(action)));
     }
 
