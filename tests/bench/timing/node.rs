@@ -47,7 +47,7 @@ impl Node {
     ) -> Result<Node, Error> {
         let name = format!("gpuslice-bench-{}-{:?}", std::process::id(), Instant::now());
         let name: String = name.chars().filter(|c| c.is_ascii_alphanumeric()).collect();
-        let dir = std::env::temp_dir().join(name);
+        let dir = Path::new("/dev/shm").join(name);
         std::fs::create_dir(&dir)?;
         std::fs::write(dir.join("config"), config)?;
         let mut command = daemon_command(parts, &dir, gpus)?;

@@ -42,7 +42,9 @@ pub struct Node {
 impl Node {
     /// Directories without a daemon.
     pub fn new() -> Node {
-        let root = tempfile::Builder::new().prefix("gpuslice-it-").tempdir().expect("a directory");
+        // In memory, as a driver's state and /run are: a store into a mapped page of a file waits for the disk.
+        let root = tempfile::Builder::new().prefix("gpuslice-it-").tempdir_in("/dev/shm");
+        let root = root.expect("a directory");
         let driver = root.path().join("driver");
         fs::create_dir(&driver).expect("a driver directory");
         for (name, real, package) in [

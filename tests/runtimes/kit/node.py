@@ -8,7 +8,6 @@ import pathlib
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 import unittest
 
@@ -47,7 +46,8 @@ class Node:
 
     def __init__(self, simulated="devices=1,mem=1GiB", configuration=""):
         # Containers are named after it, and a name may not end in what `mkdtemp` may end in.
-        self.root = pathlib.Path(tempfile.gettempdir(), f"gpuslice-node-{os.urandom(4).hex()}")
+        # In memory, as a driver's state and /run are: a store into a mapped page of a file waits for the disk.
+        self.root = pathlib.Path("/dev/shm", f"gpuslice-node-{os.urandom(4).hex()}")
         self.root.mkdir()
         self.root.chmod(0o711)  # a container's user passes through
         self.run = self.root / "run"
