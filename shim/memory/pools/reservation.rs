@@ -88,8 +88,8 @@ impl Step {
 
 /// The account and the driver, as far as a pool uses them.
 pub trait PoolBackend {
-    /// Takes bytes from the account's credit, without a request to the daemon. Returns the number of bytes taken; `None`,
-    /// and nothing is taken, if there are fewer.
+    /// Takes bytes from the account's credit, without a request to the daemon. Returns the number of bytes taken;
+    /// `None`, and nothing is taken, if there are fewer.
     fn take(&self, bytes: u64) -> Option<u64>;
     /// Takes bytes from the account, asking the daemon if needed. Returns the number of bytes taken.
     ///
