@@ -92,12 +92,26 @@ impl Session {
     #[inline(always)] // a call of it costs as much as the account does
     pub fn reserve(&self, lane: Lane, bytes: u64) -> Result<Reservation<'_>, OutOfMemory> {
         let bytes = grains(bytes);
-        match self.account(lane).take(bytes) {
-            Some(Publish::No) => {}
-            Some(Publish::Yes(change)) => self.publish_change(lane, change),
-            None => self.reserve_uncredited(lane, bytes)?,
+        if !self.take(lane, bytes) {
+            self.reserve_uncredited(lane, bytes)?;
         }
         Ok(Reservation { session: self, lane, bytes })
+    }
+
+    /// Reserves `bytes` of a lane from credit, without a request to the daemon; `None` if there is less.
+    pub fn reserve_credited(&self, lane: Lane, bytes: u64) -> Option<Reservation<'_>> {
+        let bytes = grains(bytes);
+        self.take(lane, bytes).then(|| Reservation { session: self, lane, bytes })
+    }
+
+    /// Takes `bytes` from credit, if it has them.
+    #[inline(always)] // as `reserve`
+    fn take(&self, lane: Lane, bytes: u64) -> bool {
+        let taken = self.account(lane).take(bytes);
+        if let Some(Publish::Yes(change)) = taken {
+            self.publish_change(lane, change);
+        }
+        taken.is_some()
     }
 
     #[cold]

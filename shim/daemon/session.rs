@@ -3,7 +3,7 @@
 //! The addresses of the pages and the descriptor number of the doorbell never change. After a restart of the daemon
 //! the new ones atomically replace the old ones, while other threads may be reading. The new usage table has a new
 //! address, since this process's slot may be another process's there: a thread that is about to write into the old
-//! slot writes into memory that no other process has. It costs 100 KiB of addresses for each restart, and no memory.
+//! slot writes into memory that no other process has. It costs 100 KiB of addresses and 16 bytes for each restart.
 
 use super::clock;
 use super::conn::{Conn, Welcome};
@@ -20,7 +20,7 @@ use gpuslice_wire::page::{
 };
 use gpuslice_wire::tenant::Request;
 use gpuslice_wire::units::{Bytes, Duration, Instant};
-use gpuslice_wire::usage::{NO_SLOT, USAGE_TABLE_MAGIC, USAGE_VERSION, UsageSlot, UsageTable};
+use gpuslice_wire::usage::{USAGE_TABLE_MAGIC, USAGE_VERSION, UsageSlot, UsageTable};
 use std::io::Result;
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::path::{Path, PathBuf};
@@ -75,10 +75,8 @@ pub struct Session {
     generation: AtomicU32,
     container: &'static ContainerPage,
     client: &'static ClientPage,
-    usage: sys::Replaceable<UsageTable>,
-    /// The number of the process's slot of the usage table.
-    slot: AtomicU32,
-    /// That slot.
+    usage: sys::Replaceable<OwnUsage>,
+    /// The process's slot of the usage table.
     own: sys::Replaceable<UsageSlot>,
     lanes: u8,
     /// Not part of this value, which is made on the stack of the thread that attaches: 20 KiB, several times, are
@@ -90,6 +88,19 @@ pub struct Session {
     families: [HeldFamilies; ACCOUNTS_MAX],
     /// [`ClientPage::shared`], for a new page.
     shared: Mutex<u32>,
+}
+
+/// A usage table, and the number of the process's slot in it: a thread that adds all other slots reads both at once.
+#[derive(Debug)]
+struct OwnUsage {
+    table: &'static UsageTable,
+    slot: u32,
+}
+
+impl OwnUsage {
+    fn new(table: &'static UsageTable, slot: u32) -> &'static OwnUsage {
+        Box::leak(Box::new(OwnUsage { table, slot }))
+    }
 }
 
 /// The families of one lane.
@@ -173,8 +184,7 @@ impl Session {
             generation: AtomicU32::new(1),
             container,
             client,
-            usage: sys::Replaceable::new(Some(usage)),
-            slot: AtomicU32::new(slot),
+            usage: sys::Replaceable::new(Some(OwnUsage::new(usage, slot))),
             own: sys::Replaceable::new(usage.slot.get(slot as usize)),
             lanes: welcome.lanes.min(LANES_MAX as u8),
             accounts: (0..ACCOUNTS_MAX).map(|_| CreditAccount::default()).collect(),
@@ -264,8 +274,7 @@ impl Session {
     #[must_use]
     pub fn used(&self, lane: Lane) -> u64 {
         let at = at(lane);
-        let own = self.slot.load(Relaxed);
-        let others = self.usage.get().map_or(0, |table| table.others(at, own));
+        let others = self.usage.get().map_or(0, |own| own.table.others(at, own.slot));
         let untracked = self.container.untracked[at].load(Relaxed);
         self.account(lane).held().saturating_add(others).saturating_add(untracked)
     }
@@ -415,15 +424,13 @@ impl Session {
     }
 
     fn take_over(&self, welcome: Welcome) -> Result<()> {
-        self.slot.store(NO_SLOT, SeqCst);
         let (_, client, usage) = map_pages(&welcome, Some((self.container, self.client)))?;
         let slot = client.slot.load(Relaxed);
         let before = self.usage.get();
         // All lanes are published after this: a thread that still has the old slot changed its account before.
         self.own.set(usage.slot.get(slot as usize));
-        self.usage.set(Some(usage));
-        self.slot.store(slot, SeqCst);
-        before.into_iter().for_each(sys::blank);
+        self.usage.set(Some(OwnUsage::new(usage, slot)));
+        before.into_iter().for_each(|own| sys::blank(own.table));
         match self.doorbell.get() {
             // If the application has closed the old one, the new one may have its number.
             Some(old) if old != welcome.doorbell.as_raw_fd() => {

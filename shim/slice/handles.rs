@@ -18,8 +18,8 @@ use std::collections::VecDeque;
 use std::io::Result;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Pause before a second lookup, ns: the exporting process may be reattaching, so a handle counts as another
-/// container's only after two lookups.
+/// Pause before a second lookup, ns. A restarted daemon answers the first one when the processes have attached again,
+/// and they report their handles right after that.
 const SECOND_LOOK_NS: u64 = 300_000_000;
 
 /// Exported handles, the oldest first; as many as the daemon keeps.

@@ -330,7 +330,7 @@ impl Daemon {
 
     /// Runs all waiting tasks and those that follow.
     fn settle(&mut self) {
-        while let Some(task) = self.duties.tasks.next() {
+        while let Some(task) = self.next_task() {
             match task {
                 Task::Step(event) => {
                     self.read_before_refusal(&event);
@@ -355,6 +355,15 @@ impl Daemon {
                 }
             }
         }
+    }
+
+    /// The next task; questions about handles are answered after all others, as they may have changed the answers.
+    fn next_task(&mut self) -> Option<Task> {
+        let Duties { clients, tasks, .. } = &mut self.duties;
+        tasks.next().or_else(|| {
+            clients.answer_lookups(|container| self.engine.is_returning(container), tasks);
+            tasks.next()
+        })
     }
 
     fn step(&mut self, event: Event) {

@@ -70,7 +70,8 @@ messages! {
             /// Digest of the handle's bytes.
             key: HandleKey,
         }
-        /// Asks whether a process of this container shared this handle.
+        /// Asks whether a process of this container shared this handle. The answer may wait until the processes have
+        /// attached again after a restart of the daemon.
         7 Open {
             /// Digest of the handle's bytes.
             key: HandleKey,

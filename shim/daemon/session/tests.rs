@@ -3,8 +3,9 @@
 use super::*;
 use crate::daemon::fake::{Daemon, Fake, LANE, OTHER, Socket, rung, welcome};
 use crate::daemon::golden::memfd;
+use core::sync::atomic::AtomicBool;
 use gpuslice_wire::units::{GIB, MIB};
-use gpuslice_wire::usage::slot_bytes;
+use gpuslice_wire::usage::{NO_SLOT, slot_bytes};
 
 #[test]
 fn the_number_of_the_doorbell_stays_and_rings_for_the_new_daemon() {
@@ -25,10 +26,11 @@ fn the_number_of_the_doorbell_stays_and_rings_for_the_new_daemon() {
 #[test]
 fn a_thread_that_has_the_old_slot_writes_into_no_table() {
     let session = Fake::new().session;
-    let (before, old) = (session.usage.get().expect("a table"), session.own.get());
+    let table = || session.usage.get().expect("a table").table;
+    let (before, old) = (table(), session.own.get());
     let (again, _) = welcome();
     session.take_over(again).expect("taken over");
-    let (now, own) = (session.usage.get().expect("a table"), session.own.get());
+    let (now, own) = (table(), session.own.get());
     old.expect("a slot").held[0].store(7, SeqCst);
     own.expect("a slot").held[0].store(5, SeqCst);
     assert!(!std::ptr::eq(before, now) && before.magic.load(SeqCst) == 0);
@@ -133,6 +135,28 @@ fn each_lane_has_words_of_its_own() {
     assert_eq!(session.unseen_of(LANE), 0);
     // A number from elsewhere is in bounds.
     assert_eq!(session.used(Lane(ACCOUNTS_MAX as u8 + 1)), 20);
+}
+
+/// Another thread may ask at any moment of it.
+#[test]
+fn own_memory_is_counted_once_while_the_process_attaches_again() {
+    let Fake { session, daemon, .. } = Fake::new();
+    daemon.grants(1, MIB);
+    session.reserve(LANE, MIB).expect("granted").commit();
+    let attached = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..100 {
+                session.usage.get().expect("a table").table.slots.store(1, SeqCst);
+                session.settle();
+                session.take_over(welcome().0).expect("taken over");
+            }
+            attached.store(true, SeqCst);
+        });
+        while !attached.load(SeqCst) {
+            assert_eq!(session.used(LANE), MIB);
+        }
+    });
 }
 
 /// The slice has two of these GPUs.

@@ -21,7 +21,7 @@ mod tests;
 
 use super::devices::Devices;
 use super::followed;
-use crate::daemon::Session;
+use crate::daemon::{Reservation, Session};
 use crate::real;
 use crate::resolve::call::{check, relaxed};
 use core::ffi::c_void;
@@ -71,11 +71,12 @@ pub struct Pool {
 struct AccountBackend<'a>(&'a Session, &'a Pool);
 
 impl PoolBackend for AccountBackend<'_> {
+    fn take(&self, bytes: u64) -> Option<u64> {
+        self.0.reserve_credited(self.1.lane, bytes).map(taken)
+    }
+
     fn reserve(&self, bytes: u64) -> Result<u64, CUresult> {
-        let reservation = self.0.reserve(self.1.lane, bytes)?;
-        let bytes = reservation.bytes;
-        reservation.commit();
-        Ok(bytes)
+        Ok(taken(self.0.reserve(self.1.lane, bytes)?))
     }
 
     fn release(&self, bytes: u64) {
@@ -101,6 +102,13 @@ impl PoolBackend for AccountBackend<'_> {
     fn step(&self) -> &Step {
         &self.1.step
     }
+}
+
+/// The bytes of a reservation, which the pool keeps.
+fn taken(reservation: Reservation<'_>) -> u64 {
+    let bytes = reservation.bytes;
+    reservation.commit();
+    bytes
 }
 
 fn attribute(pool: CUmemoryPool, which: CUmemPool_attribute) -> Option<u64> {

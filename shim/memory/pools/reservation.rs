@@ -11,7 +11,8 @@
 //! rounded up to the driver's [`Step`]. After the call the pool is *settled*: growth since the last time is
 //! charged against the bytes set aside, and a shrinkage is released. One thread settles for all, since
 //! growth cannot be attributed to a call. Up to one step of unspent bytes stays for the next call, which
-//! then needs no request. It is released with the process's idle credit, and on a recall.
+//! then needs no request. It is released with the process's idle credit, on a recall, and before a call that
+//! needs more asks the daemon: another thread or process may need it while that call waits.
 //!
 //! # Near the cap
 //! The cap may leave no step to set aside while the pool has plenty of freed memory. Counting then shows
@@ -87,6 +88,9 @@ impl Step {
 
 /// The account and the driver, as far as a pool uses them.
 pub trait PoolBackend {
+    /// Takes bytes from the account's credit, without a request to the daemon. Returns the number of bytes taken;
+    /// `None`, and nothing is taken, if there are fewer.
+    fn take(&self, bytes: u64) -> Option<u64>;
     /// Takes bytes from the account, asking the daemon if needed. Returns the number of bytes taken.
     ///
     /// # Errors
@@ -350,30 +354,28 @@ impl PoolReservation {
         Ok(lock(&self.state).enter(0, set_aside))
     }
 
-    /// Sets `need` bytes aside, using spare bytes first. Returns the number set aside.
+    /// Sets `need` bytes aside, using spare bytes first. Returns the number set aside. If credit lacks the rest, the
+    /// spare bytes become credit before the daemon is asked for the whole: meanwhile they are found there.
     fn set_aside(&self, backend: &impl PoolBackend, need: u64) -> Result<u64, CUresult> {
-        let spare = {
+        {
             let mut state = lock(&self.state);
             let spare = state.spare().min(need);
-            state.set_aside += spare;
-            spare
-        };
-        if spare == need {
-            return Ok(need);
-        }
-        let taken = backend.reserve(need - spare);
-        let mut state = lock(&self.state);
-        match taken {
-            Ok(taken) => {
+            let rest = if spare == need { Some(0) } else { backend.take(need - spare) };
+            if let Some(taken) = rest {
                 state.unspent += taken;
-                state.set_aside += taken;
-                Ok(spare + taken)
+                state.set_aside += spare + taken;
+                return Ok(spare + taken);
             }
-            Err(refused) => {
-                state.set_aside = state.set_aside.saturating_sub(spare);
-                Err(refused)
+            if spare > 0 {
+                state.unspent -= spare;
+                backend.release(spare);
             }
         }
+        let taken = backend.reserve(need)?;
+        let mut state = lock(&self.state);
+        state.unspent += taken;
+        state.set_aside += taken;
+        Ok(taken)
     }
 
     /// Ends a call in which the driver succeeded, and settles. On an error the caller must undo the

@@ -25,6 +25,8 @@ struct Fake {
     state: Mutex<State>,
     growth: u64,
     refused: AtomicU64,
+    /// What was left at the last refusal, bytes.
+    left_then: AtomicU64,
     /// Whether the driver supports the attribute.
     tells: bool,
     step: Step,
@@ -38,6 +40,7 @@ impl Fake {
             state: Mutex::new(State { left: cap, ..State::default() }),
             growth,
             refused: AtomicU64::new(0),
+            left_then: AtomicU64::new(0),
             tells: true,
             step: Step::default(),
             above: AtomicU64::new(0),
@@ -74,10 +77,17 @@ impl Fake {
 }
 
 impl PoolBackend for Fake {
+    /// Half of what is left is credit.
+    fn take(&self, bytes: u64) -> Option<u64> {
+        let is_credit = bytes <= self.state().left / 2;
+        if is_credit { self.reserve(bytes).ok() } else { None }
+    }
+
     fn reserve(&self, bytes: u64) -> Result<u64, CUresult> {
         let mut state = self.state();
         let Some(left) = state.left.checked_sub(bytes) else {
             self.refused.fetch_add(1, SeqCst);
+            self.left_then.store(state.left, SeqCst);
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         };
         state.left = left;
@@ -150,6 +160,9 @@ struct Late<'a> {
 }
 
 impl PoolBackend for Late<'_> {
+    fn take(&self, bytes: u64) -> Option<u64> {
+        self.fake.take(bytes)
+    }
     fn reserve(&self, bytes: u64) -> Result<u64, CUresult> {
         self.fake.reserve(bytes)
     }
@@ -208,6 +221,20 @@ fn growth_that_does_not_fit_is_rolled_back() {
     assert!(allocate(&pool, &fake, 12 * MIB), "there is room in the pool");
     assert_eq!(fake.above(), 0, "nothing was tried that was not paid for");
     assert!(!allocate(&pool, &fake, u64::MAX));
+    assert_eq!(fake.state().taken, 32 * MIB);
+}
+
+/// Other threads and processes may need them while the daemon is asked.
+#[test]
+fn a_call_that_is_refused_keeps_no_spare_bytes_meanwhile() {
+    let (pool, fake) = (PoolReservation::default(), Fake::new(96 * MIB, 32 * MIB));
+    assert!(allocate(&pool, &fake, MIB));
+    fake.free(MIB);
+    pool.freed(MIB);
+    assert!(allocate(&pool, &fake, MIB), "its stream may not have freed the first one yet");
+    assert_eq!((pool.charged(), fake.state().taken), (32 * MIB, 64 * MIB), "a step is spare");
+    assert!(pool.begin(&fake, 80 * MIB).is_err(), "it would be 128 MiB");
+    assert_eq!(fake.left_then.load(SeqCst), 64 * MIB, "all but the pool's memory");
     assert_eq!(fake.state().taken, 32 * MIB);
 }
 

@@ -3,10 +3,31 @@
 //! A process that exports memory reports a digest of the handle; a sibling that receives the handle asks whether it is
 //! one of the container's own. If so, the memory is charged already. A false digest does no harm: it affects only
 //! the reporting process's own container, whose memory is in the ledger or is found by the accounting.
+//!
+//! A restarted daemon knows no handle before its process has attached again and reported it. Until all processes of
+//! the container have attached again or their time for it is over, a question about an unknown handle waits.
 
+use crate::slab::Key;
+use gpuslice_wire::frame::RequestId;
+use gpuslice_wire::ids::{ClientId, ContainerId};
 use gpuslice_wire::limits::HANDLES_PER_CLIENT_MAX;
 use gpuslice_wire::tenant::HandleKey;
 use std::collections::{BTreeMap, VecDeque};
+
+/// A process's question whether a handle is one of its container's own.
+#[derive(Clone, Copy, Debug)]
+pub struct Lookup {
+    /// The process's connection.
+    pub key: Key,
+    /// The engine's id of the client.
+    pub client: ClientId,
+    /// The request to answer.
+    pub request: RequestId,
+    /// The process's container.
+    pub container: ContainerId,
+    /// Digest of the handle.
+    pub handle: HandleKey,
+}
 
 /// Handles that one process shared, the oldest first.
 #[derive(Debug, Default)]

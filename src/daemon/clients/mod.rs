@@ -30,7 +30,7 @@ use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
 use gpuslice_wire::limits::{CLIENTS_MAX, FRAME_BYTES_MAX};
 use gpuslice_wire::tenant::{Rejection, Reply};
 use gpuslice_wire::units::Instant;
-use handles::Handles;
+use handles::{Handles, Lookup};
 use lingering::LingeringClient;
 use nix::errno::Errno;
 pub use requests::BURST;
@@ -79,6 +79,8 @@ pub struct Clients {
     /// Rings and requests that wait.
     rings: TimeQueue,
     requests: TimeQueue,
+    /// Questions about handles that wait for their answer, one of each connection at most.
+    lookups: Vec<Lookup>,
     first_messages: FirstMessages,
     /// A process released memory or exited since the last look.
     given_back: bool,
@@ -101,6 +103,7 @@ impl Clients {
             siblings: BTreeMap::new(),
             rings: TimeQueue::new(RINGS),
             requests: TimeQueue::new(REQUESTS),
+            lookups: Vec::new(),
             first_messages: FirstMessages::default(),
             given_back: false,
             unattached: LogLimit::default(),
@@ -321,6 +324,7 @@ impl Clients {
     fn remove(&mut self, key: Key, out: &mut Tasks) -> Option<Tenant> {
         let mut tenant = self.tenants.remove(key)?;
         let container = tenant.container;
+        self.lookups.retain(|it| it.key != key);
         if let Some(siblings) = self.siblings.get_mut(&container) {
             siblings.keys.retain(|other| *other != key);
             let shared = std::mem::take(&mut tenant.shared);

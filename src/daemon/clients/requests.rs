@@ -1,5 +1,6 @@
 //! The requests of processes.
 
+use super::handles::Lookup;
 use super::{ChannelGroup, Channels, Clients};
 use crate::replies::token_of;
 use crate::slab::Key;
@@ -8,7 +9,7 @@ use crate::tasks::{Measure, Task, Tasks};
 use gpuslice_engine::{Event, Token};
 use gpuslice_host::clock::now;
 use gpuslice_wire::frame::{FrameError, RequestId, decode, version_of};
-use gpuslice_wire::ids::ClientId;
+use gpuslice_wire::ids::{ClientId, ContainerId};
 use gpuslice_wire::limits::{ACCOUNTS_MAX, FRAME_BYTES_MAX, WIRE_VERSION, WIRE_VERSION_MIN};
 use gpuslice_wire::tenant::{HandleKey, Rejection, Reply, Request};
 use gpuslice_wire::units::Bytes;
@@ -145,9 +146,8 @@ impl Clients {
         match request {
             Request::Share { key: handle } => self.share(key, handle),
             Request::Open { key: handle } => {
-                let siblings = self.siblings.get(&tenant.container);
-                let ours = siblings.is_some_and(|it| it.handles.knows(handle));
-                self.reply(client, id, &Reply::Origin { ours }, out);
+                let container = tenant.container;
+                self.look_up(Lookup { key, client, request: id, container, handle }, out);
             }
             Request::Group { lane, fd, client, group, subdevice } => {
                 let channels = Channels::default();
@@ -169,6 +169,36 @@ impl Clients {
             _ => return Err(Rejection::Protocol),
         }
         Ok(())
+    }
+
+    /// Queues a question about a handle, unless one of the same connection waits already.
+    fn look_up(&mut self, lookup: Lookup, out: &mut Tasks) {
+        if self.lookups.iter().any(|it| it.key == lookup.key) {
+            self.answer_lookup(&lookup, out);
+        } else {
+            self.lookups.push(lookup);
+        }
+    }
+
+    /// Answers questions about handles: those about a known one, and those of containers to which no process `returns`.
+    pub fn answer_lookups(&mut self, returns: impl Fn(ContainerId) -> bool, out: &mut Tasks) {
+        for it in std::mem::take(&mut self.lookups) {
+            if self.knows(&it) || !returns(it.container) {
+                self.answer_lookup(&it, out);
+            } else {
+                self.lookups.push(it);
+            }
+        }
+    }
+
+    fn answer_lookup(&mut self, lookup: &Lookup, out: &mut Tasks) {
+        let ours = self.knows(lookup);
+        self.reply(lookup.client, lookup.request, &Reply::Origin { ours }, out);
+    }
+
+    fn knows(&self, lookup: &Lookup) -> bool {
+        let siblings = self.siblings.get(&lookup.container);
+        siblings.is_some_and(|it| it.handles.knows(lookup.handle))
     }
 
     fn share(&mut self, key: Key, handle: HandleKey) {

@@ -35,8 +35,11 @@ impl Daemon {
             self.note_mps(sample, &attached);
         }
         let excess = self.engine.over_caps();
+        let failed: BTreeSet<_> =
+            samples.iter().filter(|it| it.processes.is_err()).map(|it| it.gpu).collect();
+        let unseen = owners.iter().filter(|it| failed.contains(&it.gpu.0)).map(|it| it.container);
         let duties = &mut self.duties;
-        duties.over_cap_looked(&excess);
+        duties.over_cap_looked(&excess, &unseen.collect());
         duties.cgroup_limits.update_all(&mut duties.accounting);
         duties.note_found_limits();
     }

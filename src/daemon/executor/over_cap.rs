@@ -10,12 +10,13 @@ use gpuslice_wire::history::EventKind;
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::text::CgroupPath;
 use gpuslice_wire::units::Bytes;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 impl Duties {
-    /// The accounting has looked: `excess` is all that is over its cap.
-    pub fn over_cap_looked(&mut self, excess: &[Excess]) {
-        for due in self.over_cap.look(now(), excess) {
+    /// The accounting has looked: `excess` is all that is over its cap, and the samples of `unseen` containers failed.
+    pub fn over_cap_looked(&mut self, excess: &[Excess], unseen: &BTreeSet<ContainerId>) {
+        for due in self.over_cap.look(now(), excess, unseen) {
             self.over_cap_step(due);
         }
     }

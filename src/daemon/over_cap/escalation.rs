@@ -69,6 +69,11 @@ impl Escalation {
         Escalation { over, warned: true, frozen: true, inherited, ..Escalation::default() }
     }
 
+    /// Whether an earlier daemon froze it, and what it has is not known yet.
+    pub fn is_inherited(&self) -> bool {
+        self.inherited.is_some()
+    }
+
     /// Whether a look that finds it within its cap may be one before its memory is known.
     fn is_unsure(&mut self, now: Instant, is_over: bool) -> bool {
         let Some((looks, first)) = self.inherited.filter(|_| !is_over) else {

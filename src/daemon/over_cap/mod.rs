@@ -59,8 +59,14 @@ impl OverCap {
         }
     }
 
-    /// Takes a look at all containers; `all`: those that are over their caps. Returns what is due.
-    pub fn look(&mut self, now: Instant, all: &[Excess]) -> Vec<Due> {
+    /// Takes a look at all containers; `all`: those that are over their caps; `unseen`: those of which the driver did
+    /// not tell what they have. Returns what is due.
+    pub fn look(
+        &mut self,
+        now: Instant,
+        all: &[Excess],
+        unseen: &BTreeSet<ContainerId>,
+    ) -> Vec<Due> {
         let known: BTreeSet<ContainerId> =
             self.escalations.keys().copied().chain(all.iter().map(|it| it.container)).collect();
         let look = |container: ContainerId| {
@@ -68,6 +74,9 @@ impl OverCap {
             let most = most.max_by_key(|it| it.held.saturating_sub(it.cap));
             let excess = most.map(|it| (it.gpu, it.held, it.cap));
             let escalation = self.escalations.entry(container).or_default();
+            if excess.is_none() && escalation.is_inherited() && unseen.contains(&container) {
+                return None; // it may have more than is charged
+            }
             let step = escalation.look(now, excess.is_some(), &self.limits)?;
             Some(Due { container, step, excess })
         };
@@ -181,18 +190,32 @@ mod tests {
     #[test]
     fn containers_are_looked_at_one_by_one() {
         let mut over_cap = OverCap::new(&DaemonConfig::default());
-        let mut told = Vec::new();
+        let (mut told, seen) = (Vec::new(), &BTreeSet::new());
         for second in 0..60 {
             let both = [excess("a", 11), excess("a", 15), excess("b", 12)];
             let all = if second < 5 { &both[..2] } else { &both[..] };
-            told.extend(over_cap.look(at(second), all).into_iter().map(|due| (second, due)));
+            told.extend(over_cap.look(at(second), all, seen).into_iter().map(|due| (second, due)));
         }
         let told: Vec<_> = told.iter().map(|(at, due)| (*at, due.container, due.excess)).collect();
         let [a, b] = [excess("a", 15), excess("b", 12)];
         let most = |it: Excess| Some((it.gpu, it.held, it.cap));
         assert_eq!(told, [(10, a.container, most(a)), (15, b.container, most(b))]);
-        (60..80).for_each(|second| drop(over_cap.look(at(second), &[])));
+        (60..80).for_each(|second| drop(over_cap.look(at(second), &[], seen)));
         assert!(over_cap.escalations.is_empty());
+    }
+
+    #[test]
+    fn a_sample_that_failed_tells_nothing_of_a_frozen_container() {
+        let mut over_cap = OverCap::new(&DaemonConfig {
+            over_cap_freeze_s: Bounded::try_from(5).ok(),
+            ..DaemonConfig::default()
+        });
+        let container = excess("a", 0).container;
+        over_cap.escalations.insert(container, Escalation::of_frozen(&over_cap.limits));
+        let (all, none) = (BTreeSet::from([container]), BTreeSet::new());
+        let mut due = |s, unseen| over_cap.look(at(s), &[], unseen).first().map(|due| due.step);
+        assert_eq!([1, 2, 3, 4].map(|s| due(s, &all)), [None; 4]);
+        assert_eq!([5, 6, 7].map(|s| due(s, &none)), [None, None, Some(Step::Thaw)]);
     }
 
     #[test]

@@ -97,6 +97,12 @@ impl Engine {
         }
     }
 
+    /// Whether processes of a container may still attach again after a restart.
+    #[must_use]
+    pub fn is_returning(&self, id: ContainerId) -> bool {
+        self.containers.find(id).is_some_and(|index| self.returns(index))
+    }
+
     /// Whether no growth may be granted to a container's processes yet.
     pub(crate) fn must_wait(&self, index: ContainerIndex) -> bool {
         let container = self.containers.get(index);

@@ -10,7 +10,7 @@ use gpuslice_host::seqpacket::unconnected;
 use gpuslice_wire::admin::{Answer, Denial};
 use gpuslice_wire::ids::Lane;
 use gpuslice_wire::limits::CLIENTS_PER_CONTAINER_MAX;
-use gpuslice_wire::tenant::{Rejection, Reply, Request};
+use gpuslice_wire::tenant::{HandleKey, Rejection, Reply, Request};
 use gpuslice_wire::units::{Bytes, MIB};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{SockFlag, UnixAddr, connect};
@@ -111,6 +111,34 @@ fn who_ended_meanwhile_is_charged_for_nothing() {
     let other = node.process("a");
     other.attach(Bytes::ZERO);
     assert!(granted(&other.reserve(0, CAP, CAP)));
+}
+
+/// Otherwise a sibling that asks first would take the memory for another container's.
+#[test]
+fn a_handle_is_not_foreign_while_its_process_may_attach_again() {
+    for _ in 0..5 {
+        let mut node = node();
+        let (exporter, _absent, sibling) = (holder(&mut node), holder(&mut node), Agent::start());
+        let start = Instant::now();
+        restart(&mut node);
+        let other = attached(&node, &sibling, 0);
+        let asks = |key| {
+            other.0.send(3, &Request::Open { key: HandleKey(key) }).expect("the daemon reads");
+        };
+        let hears = || other.0.message::<Reply>().expect("an answer").1;
+        asks(7);
+        let again = attached(&node, &exporter, HELD);
+        again.0.send(4, &Request::Share { key: HandleKey(7) }).expect("the daemon reads");
+        let (reply, took) = (hears(), start.elapsed());
+        if reply != (Reply::Origin { ours: true }) && took >= WAITS_NEARLY_OVER {
+            continue;
+        }
+        assert_eq!(reply, Reply::Origin { ours: true }, "after {took:?}");
+        asks(8);
+        assert_eq!(hears(), Reply::Origin { ours: false }, "the other process stays away");
+        return;
+    }
+    panic!("this test is never in time");
 }
 
 /// Puts something in the way of the socket.
