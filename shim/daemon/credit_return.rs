@@ -24,7 +24,9 @@ const IDLE_NS: u64 = 200_000_000;
 /// The recalls and the idle credit of a process, for one thread.
 #[derive(Debug, Default)]
 pub struct CreditReturn {
-    /// The last recall answered, by lane.
+    /// The daemon that recalled, by its page's epoch: the next one counts recalls from 0 again.
+    epoch: AtomicU64,
+    /// Its last recall answered, by lane.
     answered: [AtomicU32; ACCOUNTS_MAX],
     /// Credit at the last check, by lane, bytes.
     credit: [AtomicU64; ACCOUNTS_MAX],
@@ -37,11 +39,20 @@ impl CreditReturn {
     #[must_use]
     pub fn new(session: &Session) -> CreditReturn {
         let credit_return = CreditReturn::default();
+        credit_return.follow_daemon(session);
         for lane in session.all_lanes() {
             let recall = session.facts(lane).recall.load(Relaxed);
             credit_return.answered[usize::from(lane.0)].store(recall, Relaxed);
         }
         credit_return
+    }
+
+    /// Of a restarted daemon no recall is answered yet.
+    fn follow_daemon(&self, session: &Session) {
+        let epoch = session.container().epoch.load(Relaxed);
+        if self.epoch.swap(epoch, Relaxed) != epoch {
+            self.answered.iter().for_each(|it| it.store(0, Relaxed));
+        }
     }
 
     fn recall(&self, session: &Session, lane: Lane) -> Option<u32> {
@@ -52,6 +63,7 @@ impl CreditReturn {
     /// Answers every pending recall, after `reclaim` has released unused memory; `false` if the caller must
     /// retry soon.
     pub fn answer_recalls(&self, session: &Session, reclaim: impl FnOnce()) -> bool {
+        self.follow_daemon(session);
         let mut lanes = session.all_lanes();
         if lanes.all(|lane| self.recall(session, lane).is_none()) {
             return true;
@@ -174,6 +186,21 @@ mod tests {
         assert!(credit_return.answer_recalls(&session, || ()));
         let answer = Request::Yield { lane: LANE, recall: 6, bytes: Bytes::ZERO };
         assert_eq!(daemon.asked(), [answer]);
+    }
+
+    /// Another thread attached to it, and its first recall has the number of one that was answered.
+    #[test]
+    fn the_first_recall_of_a_restarted_daemon_is_answered() {
+        let Fake { session, daemon, container, .. } = Fake::new();
+        let credit_return = CreditReturn::new(&session);
+        for epoch in [0, 9, 10] {
+            container.lane[0].recall.store(0, SeqCst);
+            container.epoch.store(epoch, SeqCst);
+            container.lane[0].recall.store(1, SeqCst);
+            assert!(credit_return.answer_recalls(&session, || ()));
+            let answer = Request::Yield { lane: LANE, recall: 1, bytes: Bytes::ZERO };
+            assert_eq!(daemon.asked(), [answer], "{epoch}");
+        }
     }
 
     #[test]

@@ -423,6 +423,8 @@ fn take_up(daemon: &mut Daemon) -> io::Result<()> {
     daemon.restore_claims(&joined);
     // After the claims: a claim's groups are those of its containers.
     records.iter().for_each(|it| daemon.duties.restore_over_cap(it));
+    // Last: the restore of many slices can take longer than their processes are waited for.
+    records.iter().for_each(|it| daemon.deliver(Event::Opened { container: it.container }));
     Ok(())
 }
 

@@ -176,7 +176,7 @@ pub enum Event {
         /// The container.
         container: ContainerId,
     },
-    /// The processes of a restored container could not attach before, and can now.
+    /// The processes of a restored container can attach from now on: the daemon has started, or opened its socket late.
     Opened {
         /// The container.
         container: ContainerId,

@@ -3,8 +3,8 @@
 //! Each line of input is a list of questions as JSON, each line of output the list of their answers.
 
 use super::questions::{
-    DeviceUsage, GpuRoom, Id, LimitedGroup, NvmlAnswer, ProcessUsage, Question, Sample, Step,
-    unanswered,
+    DeviceUsage, GpuRoom, Id, LimitSupport, LimitedGroup, NvmlAnswer, ProcessUsage, Question,
+    Sample, Step, unanswered,
 };
 use crate::cgroup::Dir;
 use crate::mps::among;
@@ -80,7 +80,10 @@ fn answer_question(nvml: &Nvml, question: Question, cache: &mut SampleCache) -> 
             NvmlAnswer::Set { ticket, done }
         }
         Question::Support { gpus } => {
-            let one = |gpu| (gpu, supports(nvml, GpuUuid(gpu)));
+            let one = |gpu| match supports(nvml, GpuUuid(gpu)) {
+                Ok(()) => (gpu, LimitSupport::Has),
+                Err(why) => (gpu, LimitSupport::Lacks(why)),
+            };
             NvmlAnswer::Support(gpus.into_iter().map(one).collect())
         }
         Question::Close => NvmlAnswer::Samples(Vec::new()),

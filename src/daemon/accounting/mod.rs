@@ -32,7 +32,7 @@ use gpuslice_wire::units::{Bytes, Duration, Instant};
 use loads::Loads;
 use mps::MpsWatch;
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use questions::{DeviceUsage, NvmlAnswer, Question, Sample, Ticket};
+use questions::{DeviceUsage, Id, LimitSupport, NvmlAnswer, Question, Sample, Ticket};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -250,22 +250,20 @@ impl Accounting {
         self.answers.recv_timeout(END_WITHIN).ok()
     }
 
-    /// Asks on which GPUs the driver has limits, or why not; once, at the start.
-    pub fn support(&mut self, gpus: &[GpuUuid]) -> BTreeMap<GpuUuid, Result<(), String>> {
-        let gpus: Vec<_> = gpus.iter().map(|gpu| gpu.0).collect();
-        let why = match self.ask(Question::Support { gpus: gpus.clone() }) {
-            true => "NVML does not answer",
-            false => "the driver directory has no NVML",
+    /// Asks on which GPUs the driver has limits, and waits for the answer; once, at the start.
+    pub fn support(&mut self, gpus: &[GpuUuid]) -> Vec<(Id, LimitSupport)> {
+        let gpus: Vec<Id> = gpus.iter().map(|gpu| gpu.0).collect();
+        let silent = match self.ask(Question::Support { gpus: gpus.clone() }) {
+            true => LimitSupport::Unknown("NVML does not answer".to_owned()),
+            false => LimitSupport::Lacks("the driver directory has no NVML".to_owned()),
         };
         let answer = self.answers.recv_timeout(START_WITHIN);
         if answer.is_ok() {
             self.unanswered = self.unanswered.saturating_sub(1);
         }
         match answer {
-            Ok(NvmlAnswer::Support(all)) => {
-                all.into_iter().map(|(gpu, it)| (GpuUuid(gpu), it)).collect()
-            }
-            _ => gpus.into_iter().map(|gpu| (GpuUuid(gpu), Err(why.to_owned()))).collect(),
+            Ok(NvmlAnswer::Support(all)) => all,
+            _ => gpus.into_iter().map(|gpu| (gpu, silent.clone())).collect(),
         }
     }
 

@@ -153,6 +153,17 @@ impl Sample {
     }
 }
 
+/// Whether the driver can limit cgroups on a GPU.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub enum LimitSupport {
+    /// It can.
+    Has,
+    /// It cannot, and why.
+    Lacks(String),
+    /// NVML has not told, and why; it may later.
+    Unknown(String),
+}
+
 /// An answer of the thread.
 #[derive(Debug, Deserialize, Serialize)]
 pub enum NvmlAnswer {
@@ -188,8 +199,8 @@ pub enum NvmlAnswer {
         /// For each step the limit now in force, or NVML's error.
         done: Vec<Result<u64, NvmlError>>,
     },
-    /// To `Support`: by GPU, why the driver has no limits.
-    Support(Vec<(Id, Result<(), String>)>),
+    /// To `Support`: by GPU.
+    Support(Vec<(Id, LimitSupport)>),
 }
 
 /// The answer if NVML cannot be opened.
@@ -215,7 +226,7 @@ pub fn unanswered(question: Question, why: &str) -> NvmlAnswer {
             NvmlAnswer::Set { ticket, done: vec![Err(closed); steps.len()] }
         }
         Question::Support { gpus } => {
-            let one = |gpu| (gpu, Err(why.to_owned()));
+            let one = |gpu| (gpu, LimitSupport::Unknown(why.to_owned()));
             NvmlAnswer::Support(gpus.into_iter().map(one).collect())
         }
         Question::Close => NvmlAnswer::Samples(Vec::new()),

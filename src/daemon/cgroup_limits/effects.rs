@@ -3,7 +3,7 @@
 
 use super::{After, CgroupLimits, Finished, LimitState, LimitedSlice, Pending, clear_steps_for};
 use crate::accounting::Accounting;
-use crate::accounting::questions::{NvmlAnswer, Question, Step, Ticket};
+use crate::accounting::questions::{Id, LimitSupport, NvmlAnswer, Question, Step, Ticket};
 use crate::cgroup;
 use crate::config::CgroupLimitMode;
 use crate::nvml::{NO_LIMIT, NvmlError};
@@ -26,6 +26,35 @@ const GROUPS_TRIES: u32 = 25;
 const GROUPS_REST: std::time::Duration = std::time::Duration::from_millis(20);
 
 impl CgroupLimits {
+    /// Stores on which GPUs the driver has limits, as far as NVML has told.
+    pub fn supported(&mut self, told: Vec<(Id, LimitSupport)>) {
+        for (gpu, support) in told {
+            let gpu = GpuUuid(gpu);
+            match &support {
+                LimitSupport::Unknown(_) if self.support.contains_key(&gpu) => continue,
+                _ if self.mode == CgroupLimitMode::Off => {}
+                LimitSupport::Has => {}
+                LimitSupport::Lacks(why) => {
+                    tracing::info!(%gpu, why, "caps are not the driver's own limits");
+                }
+                LimitSupport::Unknown(why) => {
+                    tracing::warn!(%gpu, why, "NVML has not told whether caps can be the driver's own limits; it is asked again");
+                }
+            }
+            self.support.insert(gpu, support);
+        }
+    }
+
+    /// Asks again whether the driver has limits on the GPUs of which NVML has not told it.
+    fn ask_support(&self, nvml: &mut Accounting) {
+        let unknown = |it: &LimitSupport| matches!(it, LimitSupport::Unknown(_));
+        let gpus = self.support.iter().filter(|(_, it)| unknown(it));
+        let gpus: Vec<Id> = gpus.map(|(gpu, _)| gpu.0).collect();
+        if !gpus.is_empty() && self.mode != CgroupLimitMode::Off {
+            nvml.ask(Question::Support { gpus });
+        }
+    }
+
     /// Removes a slice; returns the steps that clear its limits.
     pub(super) fn remove_slice(
         &mut self,
@@ -47,8 +76,8 @@ impl CgroupLimits {
         let Some(dir) = self.dir(&record.cgroup) else {
             return Vec::new();
         };
-        let able = |gpu| matches!(self.support.get(gpu), Some(Ok(())));
-        let lanes = record.lanes.iter().filter(|lane| able(&lane.gpu));
+        let lacks = |gpu| matches!(self.support.get(gpu), None | Some(LimitSupport::Lacks(_)));
+        let lanes = record.lanes.iter().filter(|lane| !lacks(&lane.gpu));
         lanes.flat_map(|lane| clear_steps_for(lane.gpu, &dir, lane.limit.0)).collect()
     }
 
@@ -138,6 +167,7 @@ impl CgroupLimits {
         record: &Record,
     ) -> Option<Finished> {
         self.remove_leftover_groups();
+        self.ask_support(nvml);
         let steps = self.add_slice(record, false);
         self.request(nvml, record.container, steps, (After::Admit(token), None))
     }
@@ -214,6 +244,7 @@ impl CgroupLimits {
 
     /// Updates the limits of all slices.
     pub fn update_all(&mut self, nvml: &mut Accounting) {
+        self.ask_support(nvml);
         let all: Vec<ContainerId> = self.known.keys().copied().collect();
         all.iter().for_each(|container| self.update(nvml, container));
     }

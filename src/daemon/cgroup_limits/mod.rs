@@ -10,6 +10,9 @@
 //! * **Shrinking**: lower the ledger's cap first. The limit is never set below the use, and follows it down.
 //! * **Others' limits**: NVIDIA's container toolkit can set one for the same container, before the daemon or after it.
 //!   The smaller of the two stays in force, and an event tells of it. A larger one is lowered to the slice's.
+//! * **Silence**: a driver that has not told whether it has limits is asked again with each new slice and each sample.
+//!   Until it tells, it is asked for limits as if it had them. A limit that NVML did not get to is asked for with each
+//!   sample.
 //! * **End**: set the guarantee to zero, clear the limit, delete the record, answer the hook. If the leaf
 //!   were removed with its guarantee, the guarantee would stay in the groups above.
 
@@ -17,12 +20,13 @@ mod effects;
 
 use crate::accounting::ask_nvml::why_no_limits;
 use crate::accounting::attribute::SliceOwner;
-use crate::accounting::questions::{LimitedGroup, Sample, Step, Ticket};
+use crate::accounting::questions::{LimitSupport, LimitedGroup, Sample, Step, Ticket};
 use crate::cgroup::Dir;
 use crate::config::CgroupLimitMode;
 use crate::nvml::{NO_LIMIT, NvmlError};
 use gpuslice_engine::{Record, Token};
 use gpuslice_host::cgroup::{directory, mount};
+use gpuslice_nvabi::types::nvmlReturn_t;
 use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
 use gpuslice_wire::snapshot::MemoryEnforcement;
@@ -36,7 +40,7 @@ use std::path::PathBuf;
 enum LimitState {
     /// There is none; the text says why.
     Unavailable(String),
-    /// NVML was asked to set it.
+    /// NVML was asked to set it, and has not answered or could not be reached.
     Requested,
     /// The driver enforces this limit, bytes.
     InForce(u64),
@@ -114,7 +118,7 @@ pub struct CgroupLimits {
     /// Whether each limit is also a guarantee.
     soft: bool,
     mount: Option<PathBuf>,
-    support: BTreeMap<GpuUuid, Result<(), String>>,
+    support: BTreeMap<GpuUuid, LimitSupport>,
     known: BTreeMap<ContainerId, LimitedSlice>,
     /// Limits of other programs that no event tells of yet.
     found: Vec<(ContainerId, GpuUuid, [Bytes; 2])>,
@@ -138,19 +142,10 @@ impl CgroupLimits {
         }
     }
 
-    /// Stores on which GPUs the driver has limits, and why not on the others.
-    pub fn supported(&mut self, support: BTreeMap<GpuUuid, Result<(), String>>) {
-        if self.mode != CgroupLimitMode::Off {
-            for (gpu, why) in support.iter().filter_map(|(gpu, s)| Some((gpu, s.as_ref().err()?))) {
-                tracing::info!(%gpu, why, "caps are not the driver's own limits");
-            }
-        }
-        self.support = support;
-    }
-
     /// Whether a starting container can get a limit.
     pub fn wanted(&self) -> bool {
-        self.mode != CgroupLimitMode::Off && self.support.values().any(Result::is_ok)
+        let lacks = |it: &LimitSupport| matches!(it, LimitSupport::Lacks(_));
+        self.mode != CgroupLimitMode::Off && !self.support.values().all(lacks)
     }
 
     /// Why no claim can be reserved. The driver limits one control group, and a claim's containers have one each: a
@@ -234,10 +229,10 @@ impl CgroupLimits {
             _ if self.mode == CgroupLimitMode::Off => {
                 Some("cgroup_limits = \"off\" in the configuration".into())
             }
-            Some(Err(why)) => Some(why.clone()),
+            Some(LimitSupport::Lacks(why)) => Some(why.clone()),
             None => Some("the GPU was not there when gpusliced started".into()),
-            Some(Ok(())) if cgroup.is_empty() => Some("it has no cgroup of its own".into()),
-            Some(Ok(())) => None,
+            Some(_) if cgroup.is_empty() => Some("it has no cgroup of its own".into()),
+            Some(_) => None,
         }
     }
 
@@ -289,6 +284,7 @@ impl CgroupLimits {
             Ok(hard) => *limit = LimitState::InForce(hard),
             // Another limit was refused: the one before is still in force.
             Err(_) if limit.hard().is_some() => {}
+            Err(why) if was_not_reached(&why) => {}
             Err(why) => *limit = LimitState::Unavailable(why_no_limits(why)),
         }
     }
@@ -359,6 +355,7 @@ impl CgroupLimits {
         };
         let off = |(_, cap, limit): &&(GpuUuid, Bytes, LimitState)| {
             matches!(limit, LimitState::InForce(hard) if *hard != cap.0)
+                || *limit == LimitState::Requested
                 || matches!(limit, LimitState::Theirs(hard) if *hard > cap.0)
         };
         let lanes = known.lanes.iter().filter(off);
@@ -381,6 +378,11 @@ impl CgroupLimits {
     }
 }
 
+/// Whether NVML was not reached, so that it may set the limit later.
+fn was_not_reached(why: &NvmlError) -> bool {
+    matches!(why.answer, nvmlReturn_t::ERROR_UNINITIALIZED | nvmlReturn_t::ERROR_TIMEOUT)
+}
+
 /// The steps that clear one limit: the guarantee first.
 fn clear_steps_for(gpu: GpuUuid, dir: &Dir, cap: u64) -> [Step; 2] {
     let clear = Step {
@@ -396,199 +398,4 @@ fn clear_steps_for(gpu: GpuUuid, dir: &Dir, cap: u64) -> [Step; 2] {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use gpuslice_engine::LaneRecord;
-    use gpuslice_nvabi::types::nvmlReturn_t;
-    use gpuslice_wire::policy::{Class, Gangs};
-    use gpuslice_wire::text::Name;
-    use gpuslice_wire::units::GIB;
-
-    const A: GpuUuid = GpuUuid([1; 16]);
-    const B: GpuUuid = GpuUuid([2; 16]);
-
-    fn record(cgroup: &str, cap: u64) -> Record {
-        let lane = |gpu| {
-            let cap = Bytes(cap);
-            LaneRecord { gpu, cap, limit: cap, elastic: false, whole: false }
-        };
-        Record {
-            container: ContainerId::new("web").expect("an id"),
-            name: Name::new("web").expect("a name"),
-            weight: None,
-            share: None,
-            share_limit: None,
-            class: Class::Normal,
-            gang: Gangs::Auto,
-            lanes: vec![lane(A), lane(B)],
-            pinned: None,
-            cgroup: CgroupPath::new(cgroup.as_bytes()).unwrap_or(CgroupPath::EMPTY),
-        }
-    }
-
-    /// A driver that has limits on the first GPU only.
-    fn limits_of_one_gpu(mode: CgroupLimitMode, soft: bool) -> CgroupLimits {
-        let mut limits = CgroupLimits::new(mode, soft);
-        limits.mount = Some("/cg".into());
-        limits.supported([(A, Ok(())), (B, Err("too old".into()))].into());
-        limits
-    }
-
-    fn step(soft: u64, hard: u64, above_used: bool) -> Step {
-        let (dir, keeps_all_but) = (Dir("/cg/pods/web".into()), Some(NO_LIMIT));
-        Step { gpu: A.0, dir, soft, hard, above_used, keeps_all_but }
-    }
-
-    /// The same, in the place of a limit of the daemon's own; `None`: of any.
-    fn instead(ours: Option<u64>, step: Step) -> Step {
-        Step { keeps_all_but: ours, ..step }
-    }
-
-    fn error(answer: nvmlReturn_t) -> NvmlError {
-        NvmlError { call: "nvmlDeviceSetMemoryLimits_v1".to_owned(), answer }
-    }
-
-    /// NVML answers about an ended slice when its container has been started again.
-    #[test]
-    fn a_late_answer_about_an_ended_slice_says_nothing_of_its_successor() {
-        let (it, done) = (record("/pods/web", GIB), Ok(GIB));
-        let container = it.container;
-        // Of its end, and of its beginning, which had not been answered by then.
-        for ends in [true, false] {
-            let mut limits = limits_of_one_gpu(CgroupLimitMode::Require, false);
-            let begin = limits.add_slice(&it, false);
-            let late = |limits: &mut CgroupLimits, steps, ends| {
-                // It has been given up.
-                let (ticket, by, after) = (Ticket::default(), Instant(0), After::Nothing);
-                let one = Pending { ticket, by, container, steps, after, ends, left: None };
-                limits.pending.push_back(one);
-            };
-            if !ends {
-                late(&mut limits, begin, false);
-            }
-            let end = limits.remove_slice(&container, Some(&it));
-            if ends {
-                late(&mut limits, end, true);
-            }
-            limits.add_slice(&it, false);
-            assert!(limits.answered(Ticket::default(), vec![done.clone(), done.clone()]).is_none());
-            let level = limits.memory_enforcement(&container, Lane(0), true);
-            assert_eq!(level, MemoryEnforcement::Accounted, "requested still");
-            limits.set(&container, (A, GIB), Err(error(nvmlReturn_t::ERROR_NOT_SUPPORTED)));
-            assert!(limits.verdict(&container).is_err(), "the node requires it");
-        }
-    }
-
-    #[test]
-    fn the_limit_equals_the_cap_where_the_driver_has_limits() {
-        let mut limits = limits_of_one_gpu(CgroupLimitMode::Auto, false);
-        let it = record("/pods/web", GIB);
-        assert_eq!(limits.add_slice(&it, false), [step(0, GIB, false)]);
-        assert_eq!(limits.gpus(), [A, B]);
-        let level = |limits: &CgroupLimits, lane, measured| {
-            limits.memory_enforcement(&it.container, Lane(lane), measured)
-        };
-        assert_eq!(level(&limits, 0, true), MemoryEnforcement::Accounted, "only requested so far");
-        limits.set(&it.container, (A, GIB), Ok(GIB));
-        assert_eq!(level(&limits, 0, false), MemoryEnforcement::Driver);
-        assert_eq!(level(&limits, 1, true), MemoryEnforcement::Accounted);
-        assert_eq!(level(&limits, 1, false), MemoryEnforcement::Shim);
-        assert_eq!(limits.missing(&it.container), Some(format!("{B}: too old")));
-        assert_eq!(limits.in_force(), [(A, Dir("/cg/pods/web".into()))]);
-    }
-
-    #[test]
-    fn the_reason_for_a_missing_limit_is_named() {
-        let missing = |mut limits: CgroupLimits, cgroup: &str| {
-            let steps = limits.add_slice(&record(cgroup, GIB), false);
-            assert!(steps.is_empty(), "{steps:?}");
-            limits.missing(&record(cgroup, GIB).container).expect("a reason")
-        };
-        let off = missing(limits_of_one_gpu(CgroupLimitMode::Off, false), "/pods/web");
-        assert!(off.ends_with("cgroup_limits = \"off\" in the configuration"), "{off}");
-        let nowhere = missing(limits_of_one_gpu(CgroupLimitMode::Auto, false), "");
-        assert!(nowhere.ends_with("it has no cgroup of its own"), "{nowhere}");
-        let mut refused = limits_of_one_gpu(CgroupLimitMode::Auto, false);
-        let it = record("/pods/web", GIB);
-        refused.add_slice(&it, false);
-        refused.set(&it.container, (A, GIB), Err(error(nvmlReturn_t::ERROR_NO_PERMISSION)));
-        let why = refused.missing(&it.container).expect("a reason");
-        assert!(why.contains("only root may set"), "{why}");
-        assert!(refused.in_force().is_empty());
-    }
-
-    #[test]
-    fn the_guarantee_is_cleared_before_the_limit() {
-        let mut limits = limits_of_one_gpu(CgroupLimitMode::Auto, true);
-        let it = record("/pods/web", GIB);
-        assert_eq!(limits.add_slice(&it, true), [step(GIB, GIB, true)]);
-        let end = [step(0, GIB, true), step(0, NO_LIMIT, false)].map(|it| instead(None, it));
-        assert_eq!(limits.clear_steps(&it), end);
-        assert!(limits.clear_steps(&record("", GIB)).is_empty());
-    }
-
-    #[test]
-    fn growth_raises_the_limit_before_the_ledger_and_shrinking_lowers_it_after() {
-        let mut limits = limits_of_one_gpu(CgroupLimitMode::Auto, false);
-        let it = record("/pods/web", GIB);
-        limits.add_slice(&it, false);
-        let grow = |limits: &CgroupLimits, to| {
-            limits.raise_step(&it.container, Lane(0), MemoryAsk::Exactly(Bytes(to)))
-        };
-        assert_eq!(grow(&limits, 2 * GIB), None, "it is not in force");
-        limits.set(&it.container, (A, GIB), Ok(GIB));
-        assert_eq!(grow(&limits, 2 * GIB), Some(instead(Some(GIB), step(0, 2 * GIB, false))));
-        assert_eq!(grow(&limits, GIB / 2), None);
-        let other = limits.raise_step(&it.container, Lane(1), MemoryAsk::Exactly(Bytes(2 * GIB)));
-        assert_eq!(other, None);
-        let ratio = MemoryAsk::Ratio { part: 1, whole: 1 };
-        assert_eq!(limits.raise_step(&it.container, Lane(0), ratio), None);
-        assert!(limits.lagging_steps(&it.container).is_empty());
-        // The limit was raised and the ledger refused: the limit is lowered again.
-        limits.set(&it.container, (A, 2 * GIB), Ok(2 * GIB));
-        let lower = |from| [instead(Some(from), step(0, GIB, true))];
-        assert_eq!(limits.lagging_steps(&it.container), lower(2 * GIB));
-        // The limit could not go below the use.
-        limits.set(&it.container, (A, GIB), Ok(GIB + 5));
-        assert_eq!(limits.lagging_steps(&it.container), lower(GIB + 5));
-        // A refused limit leaves the previous one in force.
-        limits.set(&it.container, (A, GIB), Err(error(nvmlReturn_t::ERROR_INVALID_ARGUMENT)));
-        assert_eq!(
-            limits.memory_enforcement(&it.container, Lane(0), true),
-            MemoryEnforcement::Driver
-        );
-    }
-
-    /// NVIDIA's container toolkit may set a limit before the daemon, or after it.
-    #[test]
-    fn the_smaller_of_two_programs_limits_stays() {
-        let mut limits = limits_of_one_gpu(CgroupLimitMode::Auto, false);
-        let it = record("/pods/web", GIB);
-        limits.add_slice(&it, false);
-        let group = |hard| LimitedGroup { dir: Dir("/cg/pods/web".into()), used: 0, hard };
-        let sample =
-            |hard| Sample { limited: vec![group(hard)], ..Sample::of(A.0, Ok(BTreeMap::new())) };
-        let found = |theirs| vec![(it.container, A, [Bytes(GIB), Bytes(theirs)])];
-        limits.set(&it.container, (A, GIB), Ok(GIB / 2));
-        assert_eq!(limits.take_found(), found(GIB / 2));
-        let level = limits.memory_enforcement(&it.container, Lane(0), true);
-        assert_eq!(level, MemoryEnforcement::Driver);
-        assert!(limits.lagging_steps(&it.container).is_empty());
-        limits.note_sample(&sample(GIB / 2));
-        assert!(limits.take_found().is_empty(), "it is told once");
-        // It was raised above the slice's, or taken away: the slice's is set.
-        for hard in [2 * GIB, NO_LIMIT] {
-            limits.note_sample(&sample(hard));
-            assert_eq!(
-                limits.lagging_steps(&it.container),
-                [instead(Some(hard), step(0, GIB, true))]
-            );
-        }
-        limits.set(&it.container, (A, GIB), Ok(GIB));
-        limits.note_sample(&sample(GIB / 4));
-        assert_eq!(limits.take_found(), found(GIB / 4));
-        // The slice's is lowered below it.
-        limits.note_caps(&record("/pods/web", GIB / 8));
-        assert_eq!(limits.lagging_steps(&it.container), [step(0, GIB / 8, true)]);
-    }
-}
+mod tests;

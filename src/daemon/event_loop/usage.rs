@@ -55,9 +55,7 @@ impl Daemon {
                     let finished = self.duties.cgroup_limits.answered(ticket, done);
                     self.duties.continue_after_limits(finished);
                 }
-                NvmlAnswer::Support(_) => {
-                    tracing::debug!("NVML's answer about limits came after the start");
-                }
+                NvmlAnswer::Support(told) => self.duties.cgroup_limits.supported(told),
             }
         }
         self.duties.accounting.tell_of_more();

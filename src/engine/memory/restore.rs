@@ -14,7 +14,7 @@ use crate::engine::Engine;
 use crate::event::{Process, Token};
 use crate::grants::Granted;
 use crate::index::ContainerIndex;
-use crate::lifecycle::{Client, ClientLane, Stage};
+use crate::lifecycle::{Client, ClientLane, Stage, Suspension};
 
 impl Engine {
     /// A process's grants; `None` if they are unknown.
@@ -74,8 +74,8 @@ impl Engine {
         self.serve_all(index, actions);
     }
 
-    /// The processes of a restored container can attach from now on. They have the time for it that they would have had
-    /// at the restart: otherwise one could be granted what another one holds.
+    /// The processes of a restored container can attach from now on. They have all of the time for it, however long the
+    /// daemon's start took: otherwise one could be granted what another one holds.
     pub(crate) fn opened(&mut self, id: ContainerId, actions: &mut Actions) {
         let Some(index) = self.containers.find(id) else {
             return;
@@ -83,6 +83,12 @@ impl Engine {
         let until = self.now.plus(self.config.restore_grace);
         if let Some(container) = self.containers.get_mut(index) {
             container.stage = Stage::Returning { until };
+            if let Suspension::Draining { until: by, again: true, .. } = &mut container.suspension {
+                *by = until;
+            }
+            for gpu in container.slices.gpus.iter().filter_map(|slice| slice.gpu) {
+                self.gpus[gpu].turns.returns(index, until);
+            }
             self.grace = Some(self.grace.map_or(until, |other| other.min(until)));
         }
         self.serve_all(index, actions);

@@ -210,7 +210,7 @@ impl Turns {
             late_turns: 0,
             closed_early: 0,
             stops: 0,
-            time: TimeAccount::new(self.now, None),
+            time: TimeAccount::new(self.now),
             present: None,
             held_back: false,
         });

@@ -98,12 +98,12 @@ pub(crate) struct TimeAccount {
 }
 
 impl TimeAccount {
-    /// An account that begins at `since`. Processes of a restored container may attach again until `returns`.
-    pub(crate) fn new(since: Instant, returns: Option<Instant>) -> TimeAccount {
+    /// An account that begins at `since`.
+    pub(crate) fn new(since: Instant) -> TimeAccount {
         let none = Duration(0);
         TimeAccount {
             since,
-            returns: returns.unwrap_or(since),
+            returns: since,
             running: none,
             handover: none,
             limited: none,
@@ -173,9 +173,8 @@ impl TimeAccount {
 impl Turns {
     /// `index` is of before a restart of the daemon: its processes may attach again until `until`.
     pub(crate) fn returns(&mut self, index: ContainerIndex, until: Instant) {
-        let since = self.now;
         if let Some(entity) = self.find_mut(index) {
-            entity.time = TimeAccount::new(since, Some(until));
+            entity.time.returns = until;
         }
     }
 

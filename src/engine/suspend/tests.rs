@@ -462,8 +462,11 @@ fn a_move_ordered_again_waits_for_processes_to_attach() {
     for complete in [false, true] {
         let mut rig = restored(complete);
         let container = id("a");
-        let begun = rig.step(Event::WasSuspended { container, token: TOKEN, moved: false });
+        let mut begun = rig.step(Event::WasSuspended { container, token: TOKEN, moved: false });
         if !complete {
+            // Other slices are restored meanwhile.
+            rig.now += 500 * MS;
+            begun = rig.step(Event::Opened { container });
             rig.attach("a", 4 * GIB).expect("it is believed");
         }
         let at = rig.now;
