@@ -539,6 +539,7 @@ impl Daemon {
     pub fn close(mut self, ephemeral: bool) {
         self.duties.preemption.close();
         self.follow_grants();
+        self.duties.containers.follow_untracked(&self.engine);
         if ephemeral {
             let duties = &mut self.duties;
             let finished = duties.cgroup_limits.clear_all(&mut duties.accounting);

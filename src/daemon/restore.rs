@@ -65,8 +65,10 @@ fn take_up_grants(engine: &mut Engine, duties: &mut Duties, record: &Record) {
         let why = why.as_deref().unwrap_or("the record is incomplete");
         tracing::warn!(%container, why, "the grants of its processes are not all known: growth waits until they have reconnected and reported their memory");
     }
-    let containers = &mut duties.containers;
-    containers.continue_grants(&container, complete, taken);
+    duties.containers.continue_grants(&container, complete, taken);
+    let untracked = duties.containers.recorded_untracked(&container);
+    duties.accounting.expect_unattributed(container, untracked.len());
+    step_now(engine, duties, Event::RestoreUntracked { container, untracked });
 }
 
 /// Restores one client; `None` if its process has exited, which freed its memory.

@@ -15,6 +15,7 @@
 //!     claim                 0600, instead of a record: the claim in whose slice the container lives
 //!     owner                 0600, the container as Kubernetes names it (`containers/owner.rs`)
 //!     granted               0600, grants of its processes (`containers/grants.rs`)
+//!     untracked             0600, what it is charged beyond them (`containers/untracked.rs`)
 //!     container             the hook's note of the container (`hook/claim.rs`)
 //!     first                 its first process, with which it ends (`containers/first_process.rs`)
 //!     members               which processes may connect (`containers/members.rs`)

@@ -152,6 +152,7 @@ impl Engine {
             }
             Event::RestoreProcess { .. }
             | Event::Complete { .. }
+            | Event::RestoreUntracked { .. }
             | Event::Opened { .. }
             | Event::Left { .. }
             | Event::Gone { .. }

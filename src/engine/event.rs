@@ -125,6 +125,15 @@ pub struct Claims {
     pub untold: bool,
 }
 
+/// What is charged to a slice of a GPU beyond the grants of its processes, as NVML has shown it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Untracked {
+    /// Memory of attached processes.
+    pub attached: Bytes,
+    /// Memory of the container's other processes.
+    pub unattributed: Bytes,
+}
+
 /// An event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -175,6 +184,14 @@ pub enum Event {
     Complete {
         /// The container.
         container: ContainerId,
+    },
+    /// What an earlier daemon had charged a restored container beyond grants, for each GPU of its slice; to be given
+    /// after its grants.
+    RestoreUntracked {
+        /// The container.
+        container: ContainerId,
+        /// Lane 0 first.
+        untracked: Vec<Untracked>,
     },
     /// The processes of a restored container can attach from now on: the daemon has started, or opened its socket late.
     Opened {

@@ -49,7 +49,7 @@ pub use action::{Action, Actions, CapChange, Credit, Cut, LaneView, Late, Mode, 
 pub use config::{Config, RECLAIM_GRACE_MAX, RECLAIM_MOVE_MAX, Reclaim};
 pub use crc::crc32c;
 pub use engine::Engine;
-pub use event::{Bounds, Claims, Event, Process, SliceRequest, TimeChange, Token};
+pub use event::{Bounds, Claims, Event, Process, SliceRequest, TimeChange, Token, Untracked};
 pub use grants::{
     GRANTS_BYTES_MAX, GRANTS_MAGIC, GRANTS_VERSION, Grant, Granted, GrantsError, GrantsHead,
     copy_at, read_grants,

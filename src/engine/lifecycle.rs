@@ -338,7 +338,7 @@ impl Slice {
         }
         self.recount(&mut residual, |it| *it = Measured::default());
     }
-    fn settle_hidden(&mut self) {
+    pub(crate) fn settle_hidden(&mut self) {
         let hidden = u128::from(self.beyond.charged().0).saturating_sub(self.residual);
         self.account.release(self.hidden);
         self.hidden = Bytes(u64::try_from(hidden).unwrap_or(u64::MAX));

@@ -84,6 +84,9 @@ impl Engine {
                 self.restore_process(token, container, process, &granted, actions)
             }
             Event::Complete { container } => self.complete(container, actions),
+            Event::RestoreUntracked { container, untracked } => {
+                self.restore_untracked(container, &untracked)
+            }
             Event::Opened { container } => self.opened(container, actions),
             Event::Left { client } => self.left(client, actions),
             Event::Gone { client } => self.forget(client, actions),

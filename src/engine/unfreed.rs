@@ -99,6 +99,10 @@ impl Unfreed {
 pub(crate) struct Beside {
     /// The driver's own, by the last two looks without unfreed memory: in one of them a process may just have ended.
     pub(crate) own: [Bytes; 2],
+    /// All of it at least, by the last look.
+    pub(crate) least: Bytes,
+    /// When the daemon restarted, until the first look.
+    pub(crate) restored: Option<Instant>,
     /// The last look with unfreed memory: when it was asked for, and how much there was at most.
     pub(crate) last: Option<(Instant, Bytes)>,
     /// Until then there may be memory of ended processes that was charged to none: of those before a restart of the

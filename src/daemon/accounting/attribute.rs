@@ -64,6 +64,11 @@ impl Unattributed {
         self.0.retain(|(whose, _)| whose != container);
     }
 
+    /// A restored container may have some: its first sample is told, whatever it shows.
+    pub fn expect(&mut self, container: ContainerId, gpus: usize) {
+        self.0.extend((0..gpus as u8).map(|lane| (container, Lane(lane))));
+    }
+
     /// Whether the engine must be told. Zero is told once.
     fn is_news(&mut self, at: (ContainerId, Lane), now: Bytes) -> bool {
         match now {
@@ -336,6 +341,16 @@ mod tests {
         let lost = Sample::of(GPU.0, Err("lost".into()));
         let attached = [process(0, "a", 10)];
         assert!(attribute(&lost, &attached, &[owner("a", true)], &mut unattributed).is_empty());
+    }
+
+    #[test]
+    fn a_restored_container_is_told_once_that_it_has_none() {
+        let (owners, mut unattributed) = ([owner("a", false)], Unattributed::default());
+        unattributed.expect(id("a"), 1);
+        for news in [&[looked("a"), unattributed_of("a", 0)][..], &[looked("a")]] {
+            let events = attribute(&sample_of(&[], &[]), &[], &owners, &mut unattributed);
+            assert_eq!(events, news);
+        }
     }
 
     #[test]

@@ -272,6 +272,11 @@ impl Accounting {
         self.interval.is_some() && !self.late && matches!(self.state.get(&gpu), Some(Ok(())))
     }
 
+    /// A restored container with so many GPUs may have had unattributed memory.
+    pub fn expect_unattributed(&mut self, container: ContainerId, gpus: usize) {
+        self.unattributed.expect(container, gpus);
+    }
+
     /// A container's slice ended.
     pub fn forget(&mut self, container: &ContainerId) {
         self.unattributed.forget(container);

@@ -13,6 +13,7 @@ mod memory_file;
 mod owner;
 mod pages;
 mod unopened;
+mod untracked;
 
 use crate::log_limit::LogLimit;
 use crate::mps::MpsProcess;
@@ -28,7 +29,7 @@ use crate::suspend::read_mark;
 use accept_queue::{AcceptQueue, Allowance};
 pub use budget::Budget;
 pub use first_process::{FirstProcess, examine_asker};
-use gpuslice_engine::{Engine, Quota, Record};
+use gpuslice_engine::{Engine, Quota, Record, Untracked};
 use gpuslice_host::process::has_exited;
 use gpuslice_wire::admin::Denial;
 use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
@@ -73,6 +74,10 @@ struct Slice {
     slowed: LogLimit,
     /// Grants of its processes, on disk.
     grants: Grants,
+    /// What is charged beyond these, as it is on disk; empty before the first write.
+    untracked: Vec<Untracked>,
+    /// That it could not be written.
+    untracked_failed: LogLimit,
     /// The container's first process; the slice ends with it.
     first: Option<OwnedFd>,
     /// The container as Kubernetes names it.
@@ -177,6 +182,8 @@ impl Containers {
             allowance: Allowance::default(),
             slowed: LogLimit::default(),
             grants: Grants::of(&dir, record.lanes.len()),
+            untracked: Vec::new(),
+            untracked_failed: LogLimit::default(),
             first: None,
             owner: owner::noted(&dir),
             memory: MemoryFile::of(&self.state.inside(&container), record)?,

@@ -42,6 +42,7 @@ impl Daemon {
         duties.over_cap_looked(&excess, &unseen.collect());
         duties.cgroup_limits.update_all(&mut duties.accounting);
         duties.note_found_limits();
+        duties.containers.follow_untracked(&self.engine);
     }
 
     /// All accounts in the ledger, with the pids of their processes.

@@ -148,7 +148,11 @@ impl Engine {
     /// Memory of a GPU that ended containers or the driver have.
     pub(crate) fn taken_beside(&self, gpu: usize) -> Bytes {
         let beside = &self.gpus[gpu].beside;
-        beside.unfreed.sum().saturating_add(beside.own[0].max(beside.own[1]))
+        let ended = beside.unfreed.sum();
+        let unfreed = self.slices_on(gpu).map(|(.., slice)| slice.unfreed.sum());
+        let unfreed = unfreed.fold(ended, Bytes::saturating_add);
+        let own = beside.own[0].max(beside.own[1]).max(beside.least.saturating_sub(unfreed));
+        ended.saturating_add(own)
     }
 
     /// Whether a step of a reclaim is due.

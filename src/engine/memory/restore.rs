@@ -4,16 +4,22 @@
 //! stopped process may never do so and hold its memory all the same. Then the rest can be granted without
 //! waiting for any process. Only a request that does not fit waits a little: the processes that attach
 //! again may have used less than their grants, and the daemon cannot ask them yet.
+//!
+//! Memory beyond grants is charged when two samples of NVML agree, a second or two after the restart. What the earlier
+//! daemon had charged so counts at once, or it would be granted again meanwhile. The first sample corrects it: which
+//! process has it is not known until then.
 
-use gpuslice_wire::ids::{ClientId, ContainerId};
+use alloc::vec::Vec;
+use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
 use gpuslice_wire::limits::ACCOUNTS_MAX;
 use gpuslice_wire::units::Bytes;
 
 use crate::action::{Action, Actions};
 use crate::engine::Engine;
-use crate::event::{Process, Token};
+use crate::event::{Process, Token, Untracked};
 use crate::grants::Granted;
 use crate::index::ContainerIndex;
+use crate::ledger::Measured;
 use crate::lifecycle::{Client, ClientLane, Stage, Suspension};
 
 impl Engine {
@@ -72,6 +78,35 @@ impl Engine {
             container.slices.iter_mut().for_each(|(_, slice)| slice.account.restored());
         }
         self.serve_all(index, actions);
+    }
+
+    /// What is charged to a container beyond the grants of its processes, for each GPU.
+    #[must_use]
+    pub fn untracked_of(&self, id: ContainerId) -> Vec<Untracked> {
+        let index = self.containers.find(id);
+        let container = index.and_then(|index| self.containers.get(index));
+        let slices = container.into_iter().flat_map(|it| &it.slices.gpus);
+        let untracked = slices.map(|slice| {
+            let unattributed = slice.unattributed.charged();
+            Untracked { attached: slice.untracked().saturating_sub(unattributed), unattributed }
+        });
+        untracked.collect()
+    }
+
+    /// So much was charged before the restart. Without NVML nothing would show that it is less.
+    pub(crate) fn restore_untracked(&mut self, id: ContainerId, untracked: &[Untracked]) {
+        let Some(index) = self.containers.find(id).filter(|_| self.config.sees_devices) else {
+            return;
+        };
+        let slices = self.containers.get_mut(index).map(|it| it.slices.gpus.iter_mut());
+        for ((lane, slice), was) in (0..).map(Lane).zip(slices.into_iter().flatten()).zip(untracked)
+        {
+            slice.beyond = Measured::assumed(was.attached);
+            slice.settle_hidden();
+            slice.unattributed = Measured::assumed(was.unattributed);
+            slice.account.hold(was.unattributed);
+            self.changed.push((index, lane));
+        }
     }
 
     /// The processes of a restored container can attach from now on. They have all of the time for it, however long the

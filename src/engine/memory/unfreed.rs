@@ -34,7 +34,8 @@
 //!
 //! A restarted daemon does not know what ended before it, and a process may end before its second context is charged:
 //! such memory is charged to no container. So looks within [`crate::FREED_WITHIN`] after a restore or an end do not
-//! tell the driver's own memory: they would hide as much of what ends later.
+//! tell the driver's own memory: they would hide as much of what ends later. It is not lent for that: of what the last
+//! look showed, the part beyond all unfreed memory is in use too. After a restore the first look is due at once.
 //!
 //! Without NVML nothing shows when memory is free, and a process's memory is no longer charged when it has ended.
 
@@ -46,13 +47,16 @@ use crate::action::Actions;
 use crate::engine::Engine;
 use crate::index::ContainerIndex;
 use crate::record::Record;
-use crate::unfreed::Unfreed;
+use crate::unfreed::{FREED_WITHIN, Unfreed};
 
 impl Engine {
-    /// When the device should be looked at for unfreed memory, if there is any.
+    /// When the device should be looked at: for unfreed memory, if there is any, or for the first time after a restore,
+    /// which NVML may fail to show.
     #[must_use]
     pub fn look_due(&self) -> Option<Instant> {
-        self.unfreed().filter_map(Unfreed::visible).min()
+        let restored = self.gpus.iter().filter_map(|gpu| gpu.beside.restored);
+        let restored = restored.filter(|at| self.now < at.plus(FREED_WITHIN));
+        self.unfreed().filter_map(Unfreed::visible).chain(restored).min()
     }
 
     /// The GPUs with slices or unfreed memory.
@@ -114,6 +118,7 @@ impl Engine {
         let slices = || self.containers.iter().flat_map(|(_, it)| &it.slices.gpus);
         let quiet = slices().filter(|it| on(it)).all(|it| it.unfreed == Unfreed::default());
         let known = &mut self.gpus[at].beside;
+        (known.least, known.restored) = (least, None);
         if quiet && known.unfreed == Unfreed::default() && self.now >= known.unknown_until {
             (known.own, known.last) = ([least, known.own[0]], None);
             return;
@@ -188,6 +193,7 @@ impl Engine {
         for gpu in &mut self.gpus {
             if record.lanes.iter().any(|lane| lane.gpu == gpu.uuid) {
                 gpu.beside.ended(now);
+                gpu.beside.restored = Some(now);
             }
         }
     }

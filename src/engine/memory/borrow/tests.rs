@@ -542,3 +542,30 @@ fn borrowed_memory_survives_a_restart() {
     rig.step(Event::Tick);
     assert_eq!(seen(&rig, "burst"), (16, 4));
 }
+
+/// A restarted daemon asks at once what is in use beside living processes. That is not free for a claim, although no
+/// look can tell yet which part of it the driver keeps.
+#[test]
+fn after_a_restart_a_claim_is_not_granted_the_drivers_own_memory() {
+    let config = Config { sees_devices: true, ..Config::default() };
+    let (first, ..) = rig(config);
+    let mut rig = Rig::new(config, &[16]);
+    for (_, it) in first.engine.containers.iter() {
+        rig.step(Event::Restore(it.record.clone().into()));
+    }
+    assert_eq!(rig.engine.look_due(), Some(Instant(0)));
+    let burst = rig.attach("burst", 13 * GIB).expect("within the limit");
+    let web = rig.attach("web", 0).expect("attaches");
+    let ended = rig.attach("web", GIB).expect("attaches");
+    rig.step(Event::Gone { client: ended });
+    rig.now = 1_000 * MS;
+    rig.step(Event::Tick);
+    // One GiB is the ended process's, and charged to its container; the other one is the driver's.
+    let (gpu, asked, beside) = (crate::tests::uuid(0), Instant(0), Bytes(2 * GIB));
+    rig.step(Event::DeviceLooked { gpu, asked, least: beside, most: beside });
+    assert_eq!(seen(&rig, "burst"), (16, 1), "neither is lent");
+    let asked = take(&mut rig, web, 2);
+    assert_eq!((answer(&asked, web), wanted(&asked, "burst")), (None, Some(1)));
+    let given = give(&mut rig, burst, 1);
+    assert_eq!(answer(&given, web), Some(Ok(2)));
+}

@@ -63,6 +63,33 @@ fn a_context_that_was_sampled_half_made_is_charged_once() {
     assert_eq!(charged(&rig), 618);
 }
 
+/// A restarted daemon grants nothing into memory that the earlier one had charged beyond grants. The first sample makes
+/// it less, and takes two to make it more.
+#[test]
+fn what_was_measured_before_a_restart_counts_at_once() {
+    let config = Config { sees_devices: true, ..Config::default() };
+    let (container, mut first) = (id("a"), Rig::new(config, &[16]));
+    let record = first.admit(ask("a", "0", GIB)).expect("fits");
+    let client = attach(&mut first, Some(1), held(0)).expect("in");
+    let both = |rig: &mut Rig, client, attached, others| {
+        sample(rig, &[(client, attached)]);
+        rig.step(unattributed(others * MIB));
+    };
+    (0..2).for_each(|_| both(&mut first, client, 300, 200));
+    let untracked = first.engine.untracked_of(container);
+    let mut rig = Rig::new(config, &[16]);
+    rig.step(Event::Restore(record.into()));
+    rig.step(Event::Complete { container });
+    rig.step(Event::RestoreUntracked { container, untracked });
+    let client = attach(&mut rig, Some(1), held(0)).expect("in");
+    assert_eq!(answers(&rig.reserve(client, 600 * MIB, GIB)), [(client, None)]);
+    assert_eq!(charged(&rig), 500);
+    for (attached, others, counts) in [(300, 200, 500), (400, 200, 500), (200, 0, 200)] {
+        both(&mut rig, client, attached, others);
+        assert_eq!(charged(&rig), counts);
+    }
+}
+
 /// In a slice that has room for one context and not for two, the residual of the whole one is no reason to refuse it.
 #[test]
 fn what_is_covered_needs_no_room() {
