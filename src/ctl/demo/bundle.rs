@@ -95,7 +95,7 @@ fn config(plan: &Plan, arguments: &[String], hook: &Path, daemon: &Path) -> Valu
         ],
         "annotations": annotations(plan),
         "hooks": { "createRuntime": [hook] },
-        "linux": { "namespaces": namespaces, "cgroupsPath": format!("/gpuslice-{}", plan.name) },
+        "linux": { "namespaces": namespaces, "cgroupsPath": format!("/{}", group(&plan.name)) },
     })
 }
 
@@ -143,6 +143,11 @@ fn annotations(plan: &Plan) -> Value {
         all["gpuslice.io/memory-limit"] = limit.0.to_string().into();
     }
     all
+}
+
+/// The name of a container's control group.
+pub fn group(name: &str) -> String {
+    format!("gpuslice-{name}")
 }
 
 /// The runtime with its state in `root`. crun refuses machines that mount both cgroup

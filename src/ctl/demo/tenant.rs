@@ -8,6 +8,7 @@ use crate::node;
 use crate::out;
 use crate::slice::SliceOptions;
 use anyhow::{Context, Result, bail};
+use gpuslice_host::cgroup;
 use gpuslice_wire::admin::Answer;
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
@@ -196,6 +197,16 @@ fn is_running(runtime: &str, root: &Path, name: &str) -> bool {
     matches!(state, Ok(Ok(state)) if state["status"] == "running")
 }
 
+/// Removes a container's control groups, of each hierarchy; `false` while the kernel still ends a process in one of
+/// them. On a busy machine that takes longer than a runtime tries.
+fn removes_groups(name: &str) -> bool {
+    let mount = Path::new("/sys/fs/cgroup");
+    let hierarchies = std::fs::read_dir(mount).into_iter().flatten().flatten();
+    let parents = hierarchies.map(|entry| entry.path()).chain([mount.to_owned()]);
+    let left = parents.map(|parent| parent.join(bundle::group(name))).filter(|it| it.is_dir());
+    left.fold(true, |all, group| cgroup::remove(&group).is_ok() && all)
+}
+
 impl Drop for Tenant {
     fn drop(&mut self) {
         let child = &mut self.child;
@@ -213,6 +224,7 @@ impl Drop for Tenant {
                 out::note(&format!("{runtime} delete {}: {error}", self.plan.name));
             }
             await_within(has_ended);
+            await_within(|| removes_groups(&self.plan.name));
         }
         // It has ended already, or is a process without state to save.
         let _ = self.child.kill();
