@@ -13,6 +13,12 @@ pub struct Seen {
 }
 
 impl Seen {
+    /// So much counts.
+    #[must_use]
+    pub fn of(counts: u64) -> Seen {
+        Seen { counts, ..Seen::default() }
+    }
+
     /// Takes in a measurement at `now`.
     pub fn look(&mut self, now: u64, amount: u64) {
         if amount <= self.counts {

@@ -5,6 +5,7 @@
 //! unattributed processes, and every cap. [`super::requests`] checks requests.
 
 mod limits;
+mod restored;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -158,6 +159,9 @@ impl Ledger {
                 account.into_iter().for_each(|it| it.unattributed.look(seen.now, used.0));
             }
             Event::Complete { container } => drop(self.complete.insert(container)),
+            Event::RestoreUntracked { container, ref untracked } => {
+                self.untracked_again(container, untracked);
+            }
             Event::Left { client } if self.holds(client) => drop(self.apart.insert(client)),
             Event::Left { client } | Event::Gone { client } => self.ends(client),
             _ => {}

@@ -84,6 +84,8 @@ impl World {
         if !self.partly.contains(&container) {
             self.step(Event::Complete { container });
         }
+        let untracked = self.untracked.get(&container).cloned().unwrap_or_default();
+        self.step(Event::RestoreUntracked { container, untracked });
     }
 
     /// Writes a process's grants to disk: an increase before the process is told, a decrease later.
@@ -105,6 +107,9 @@ impl World {
         }
         if self.mood.limits {
             self.checkers.suspend(self.suspended());
+        }
+        if let Event::Looked { container, .. } | Event::Unattributed { container, .. } = event {
+            self.untracked.insert(container, self.daemon.engine.untracked_of(container));
         }
         self.checkers.step(self.now, &event, &self.daemon.decided[from..]);
         self.check_device();
@@ -306,6 +311,7 @@ impl World {
     fn dismissed(&mut self, container: ContainerId) {
         self.leave_memory(container);
         self.records.remove(&container);
+        self.untracked.remove(&container);
         self.partly.remove(&container);
         self.forget_suspension(&container);
         self.pages.retain(|(id, _), _| *id != container);

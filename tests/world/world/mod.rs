@@ -16,7 +16,7 @@ mod time;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
-use gpuslice_engine::{Action, Config, Engine, Granted, LaneView, Mode, Record};
+use gpuslice_engine::{Action, Config, Engine, Granted, LaneView, Mode, Record, Untracked};
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane};
 use gpuslice_wire::policy::Policy;
 use gpuslice_wire::units::{Bytes, GIB, Instant};
@@ -148,6 +148,8 @@ pub struct World {
     /// Processes' grants, as on disk, and the containers for which they may be incomplete.
     granted: BTreeMap<usize, Granted>,
     partly: BTreeSet<ContainerId>,
+    /// What containers are charged beyond grants, as on disk.
+    untracked: BTreeMap<ContainerId, Vec<Untracked>>,
     pages: BTreeMap<(ContainerId, usize), LaneView>,
     processes: Vec<Process>,
     /// Those that may have a collective under way.
@@ -208,6 +210,7 @@ impl World {
             policies: BTreeMap::new(),
             granted: BTreeMap::new(),
             partly: BTreeSet::new(),
+            untracked: BTreeMap::new(),
             pages: BTreeMap::new(),
             processes: Vec::new(),
             begun: BTreeSet::new(),
