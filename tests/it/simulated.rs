@@ -178,16 +178,16 @@ fn whatever_shows_a_gpu_says_that_it_is_simulated() {
     assert!(node.log().contains("2 simulated GPUs"), "{}", node.log());
 }
 
-/// Runs the daemon on the device's usual place, after `plant` was run in a /dev/shm of its own.
-fn where_planted(node: &Node, plant: &str) -> Output {
+/// Runs the daemon on the device's usual place, after `plant` was run in a /dev/shm of its own. There the node's
+/// directory is at `place`.
+fn where_planted(node: &Node, place: &Path, plant: &str) -> Output {
     let mut sh = Command::new("unshare");
     sh.args(["--mount", "--propagation", "private", "sh", "-ec"]);
     sh.arg(format!(
-        "mount -t tmpfs -o mode=1777 tmpfs /dev/shm; cd /dev/shm; {plant}; \
-         exec \"$0\" --runtime-dir \"$1\" --driver-dir \"$2\" --ephemeral"
+        "mount --bind \"$1\" \"$2\"; mount -t tmpfs -o mode=1777 tmpfs /dev/shm; cd /dev/shm; {plant}; \
+         exec \"$0\" --runtime-dir \"$2\"/run --driver-dir \"$2\"/driver --ephemeral"
     ));
-    sh.arg(env!("CARGO_BIN_EXE_gpusliced"));
-    sh.arg(node.runtime_dir()).arg(node.root().join("driver"));
+    sh.arg(env!("CARGO_BIN_EXE_gpusliced")).args([node.root(), place]);
     sh.env_remove("GPUSLICE_SIM_DEVICE").env_remove("GPUSLICE_SIM");
     ended(&mut sh)
 }
@@ -201,11 +201,12 @@ fn what_another_user_planted_leaves_roots_files_alone() {
     if Path::new("/dev/gpuslice-sim").exists() {
         return skip(test, "this machine has a /dev/gpuslice-sim");
     }
-    let node = Node::new();
+    let (node, place) = (Node::new(), tempfile::tempdir().expect("a directory"));
     let secret = node.root().join("secret");
     fs::write(&secret, "root's own").expect("written");
     fs::set_permissions(&secret, Permissions::from_mode(0o600)).expect("a mode");
-    let (file, dir) = (secret.display(), node.root().display());
+    let (file, dir) = (place.path().join("secret"), place.path().display());
+    let file = file.display();
     let links = "for name in vram0 locks exports control state.new; do \
                  ln -s \"$target\" gpuslice-sim-0/$name; done";
     for (plant, why) in [
@@ -221,7 +222,7 @@ fn what_another_user_planted_leaves_roots_files_alone() {
         ("mkdir -m 777 gpuslice-sim-0".into(), "may be written by other users (mode 777)"),
     ] {
         let before = fs::read_dir(node.root()).expect("ours").count();
-        let output = where_planted(&node, &plant);
+        let output = where_planted(&node, place.path(), &plant);
         let error = said(&output);
         assert_eq!(fs::read_to_string(&secret).ok().as_deref(), Some("root's own"), "{plant}");
         let mode = fs::metadata(&secret).expect("there").permissions().mode();
