@@ -203,8 +203,8 @@ fn removes_groups(name: &str) -> bool {
     let mount = Path::new("/sys/fs/cgroup");
     let hierarchies = std::fs::read_dir(mount).into_iter().flatten().flatten();
     let parents = hierarchies.map(|entry| entry.path()).chain([mount.to_owned()]);
-    let left = parents.map(|parent| parent.join(bundle::group(name))).filter(|it| it.is_dir());
-    left.fold(true, |all, group| cgroup::remove(&group).is_ok() && all)
+    let groups = parents.map(|parent| parent.join(bundle::group(name)));
+    groups.filter(|it| it.is_dir()).all(|group| cgroup::remove(&group).is_ok())
 }
 
 impl Drop for Tenant {
