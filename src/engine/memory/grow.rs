@@ -126,6 +126,8 @@ impl Engine {
     ) -> bool {
         self.account(index, lane).is_some_and(|slice| {
             let unfreed = slice.unfreed.sum();
+            // Within the cap then, it claims what others may have borrowed.
+            let most = most.max(slice.account.promised());
             let has_room = need <= most.saturating_add(unfreed);
             has_room && slice.account.would_fit(need, unfreed.0.into())
         })
