@@ -168,6 +168,7 @@ impl Engine {
             }
         }
         changed.into_iter().for_each(|(index, lane)| self.serve(index, lane, actions));
+        self.find_lenders();
     }
 
     fn slices_with_unfreed(&self) -> Vec<(ContainerIndex, Lane)> {

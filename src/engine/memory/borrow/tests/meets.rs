@@ -160,3 +160,18 @@ fn a_claim_waits_for_its_containers_own_unfreed_memory_and_then_for_borrowers() 
     assert_eq!((answer(&freed, next), wanted(&freed, "burst")), (None, Some(4)));
     assert_eq!(answer(&give(&mut rig, burst, 4), next), Some(Ok(12)));
 }
+
+/// What a borrower had is not free when it ends: a claim waits for the driver, and others are asked for nothing.
+#[test]
+fn a_claim_waits_for_what_an_ended_borrower_has_left() {
+    for reclaim in [Reclaim::Suspend, Reclaim::Refuse] {
+        let grace = Duration(0);
+        let (mut rig, burst, web) =
+            rig(Config { sees_devices: true, reclaim, reclaim_grace: grace, ..Config::default() });
+        take(&mut rig, burst, 16);
+        rig.step(Event::Dismiss { token: Token(4), container: id("burst") });
+        assert_eq!(answer(&take(&mut rig, web, 6), web), None, "the driver has not freed it");
+        let freed = pass(&mut rig, 5_000 * MS);
+        assert_eq!((answer(&freed, web), rig.now), (Some(Ok(6)), 5_000 * MS));
+    }
+}
