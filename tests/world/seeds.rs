@@ -49,6 +49,7 @@ fn one(seed: u64, steps: u64, kind: Kind) -> Met {
     let mut config = Config {
         oversubscribe: dice.per_mille(200),
         stop: dice.per_mille(500),
+        sees_devices: dice.per_mille(700),
         ..Config::default()
     };
     if dice.per_mille(200) {

@@ -208,7 +208,7 @@ impl Ledger {
     }
 
     /// Whether any memory counts for a process.
-    fn holds(&self, client: ClientId) -> bool {
+    pub(super) fn holds(&self, client: ClientId) -> bool {
         let mut its = self.shares.iter().filter(|((id, _), _)| *id == client);
         its.any(|(_, share)| share.charged() > 0 || share.kept > 0)
     }
