@@ -171,6 +171,23 @@ fn only_a_container_that_came_later_waits_for_the_memory_of_an_ended_one() {
     assert_eq!(rig.engine.next_deadline(), None);
 }
 
+/// More host memory, or less of a GPU, is no promise of the GPU's memory.
+#[test]
+fn only_a_larger_promise_of_a_gpu_waits_for_what_an_ended_container_left_there() {
+    let mut rig = Rig::new(config(), &[16]);
+    rig.admit(ask("b", "0", 10 * GIB)).expect("fits");
+    let ended = rig.attach("b", 0).expect("in");
+    rig.reserve(ended, 10 * GIB, 10 * GIB);
+    let (token, memory) = (Token(1), MemoryAsk::Exactly(Bytes(2 * GIB)));
+    rig.step(Event::Resize { token, container: id("b"), lane: Lane(0), memory });
+    rig.admit(ask("a", "0", 13 * GIB)).expect("promised");
+    rig.step(Event::Dismiss { token, container: id("b") });
+    for (lane, gib, charged) in [(Lane::HOST, 1, 0), (Lane(0), 12, 0), (Lane(0), 14, 8)] {
+        resize(&mut rig, lane, MemoryAsk::Exactly(Bytes(gib * GIB))).expect("fits");
+        assert_eq!(reserved(&rig), charged * GIB, "{lane:?}: {gib} GiB");
+    }
+}
+
 /// What the driver has for itself is not taken for unfreed memory, and one look in which a process had just ended does
 /// not change that.
 #[test]

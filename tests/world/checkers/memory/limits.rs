@@ -76,10 +76,10 @@ impl Ledger {
             return Err(format!("{change:?} was answered with {reserved} reserved"));
         }
         let gpu = self.accounts.get(&key).and_then(|it| it.gpu);
-        self.inherits(key.0);
         let Some(gpu) = gpu.filter(|_| change.cap > change.was) else {
             return Ok(());
         };
+        self.inherits(seen, key);
         let all = self.accounts.values().filter(|it| it.gpu == Some(gpu));
         let sum: u128 = all.map(|it| u128::from(it.cap)).sum();
         let total = self.totals.get(&gpu).copied().unwrap_or(0);
