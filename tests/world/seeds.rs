@@ -49,7 +49,6 @@ fn one(seed: u64, steps: u64, kind: Kind) -> Met {
     let mut config = Config {
         oversubscribe: dice.per_mille(200),
         stop: dice.per_mille(500),
-        sees_devices: dice.per_mille(700),
         ..Config::default()
     };
     if dice.per_mille(200) {
@@ -62,8 +61,7 @@ fn one(seed: u64, steps: u64, kind: Kind) -> Met {
     if limits {
         config = loans::config(&mut dice, config);
     }
-    // The checker of loans does not know yet what ended processes are charged.
-    config.sees_devices = !limits && dice.per_mille(700);
+    config.sees_devices = dice.per_mille(700);
     let mut world = World::new(seed, config, gpus, mood);
     let looks = 20;
     for _ in 0..looks {

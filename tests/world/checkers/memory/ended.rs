@@ -19,18 +19,13 @@ impl Share {
 }
 
 impl Ledger {
-    /// A process has ended: what it was charged may stay charged, and what it had without a charge where that fits.
+    /// A process has ended: what it was charged may stay charged.
     pub(super) fn ends(&mut self, client: ClientId) {
         if let Some(home) = self.home(client).filter(|_| self.sees_devices) {
             let lanes = self.shares.range((client, Lane(0))..(client, Lane::HOST));
-            let its: Vec<(Lane, Share)> = lanes.map(|((_, lane), it)| (*lane, *it)).collect();
-            for (lane, share) in its {
-                let key = (home, lane);
-                let limit = self.accounts.get(&key).map_or(0, |it| it.limit.into());
-                let left = self.reserved(home, lane);
-                let left = u128::saturating_sub(limit, left);
-                let charged = share.charged().max(share.kept) + share.uncharged().min(left);
-                self.unfreed.ended(key, self.now, charged);
+            let lanes: Vec<Lane> = lanes.map(|((_, lane), _)| *lane).collect();
+            for lane in lanes {
+                self.unfreed.ended((home, lane), self.now, self.left_by(client, lane));
             }
             let gpus = self.gpus_of(home);
             gpus.into_iter().for_each(|(_, gpu)| self.unfreed.unknown(gpu, self.now));
@@ -38,13 +33,29 @@ impl Ledger {
         self.part(client);
     }
 
+    /// The most that a process leaves when it ends: its charges, and what it had without a charge where that fits.
+    #[must_use]
+    pub fn left_by(&self, client: ClientId, lane: Lane) -> u128 {
+        let home = self.home(client);
+        let Some((home, share)) = home.zip(self.shares.get(&(client, lane))) else {
+            return 0;
+        };
+        let limit = self.accounts.get(&(home, lane)).map_or(0, |it| u128::from(it.limit));
+        let left = limit.saturating_sub(self.reserved(home, lane));
+        share.charged().max(share.kept) + share.uncharged().min(left)
+    }
+
+    /// What living processes of a container claim to have that NVML does not show.
+    #[must_use]
+    pub fn unseen(&self, key: &LaneKey) -> u128 {
+        let shares = self.of_key(key.0, key.1);
+        shares.map(|(_, it)| u128::from(it.claims.unseen.0).min(it.charged())).sum()
+    }
+
     /// The memory in use on a GPU beside living processes, as it was asked for at `asked`.
     pub(super) fn device_looked(&mut self, gpu: GpuUuid, asked: u64, beside: [u64; 2]) {
-        let unseen = |key: &LaneKey| -> u128 {
-            let shares = self.of_key(key.0, key.1);
-            shares.map(|(_, it)| u128::from(it.claims.unseen.0).min(it.charged())).sum()
-        };
-        let keys: Vec<(LaneKey, u128)> = self.on(gpu).map(|(key, _)| (*key, unseen(key))).collect();
+        let keys = self.on(gpu).map(|(key, _)| (*key, self.unseen(key)));
+        let keys: Vec<(LaneKey, u128)> = keys.collect();
         self.unfreed.looked(gpu, (self.now, asked), beside, &keys);
     }
 

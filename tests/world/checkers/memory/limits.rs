@@ -149,23 +149,6 @@ impl Ledger {
         share.map_or(0, |it| it.charged().max(it.kept))
     }
 
-    /// The most that a process leaves when it ends: its charges, and what NVML has shown of it once.
-    #[must_use]
-    pub fn left_by(&self, client: ClientId, lane: Lane) -> u128 {
-        let share = self.shares.get(&(client, lane));
-        share.map_or(0, |it| {
-            let counts = it.charged() - u128::from(it.granted);
-            self.charged(client, lane) + u128::from(it.own).saturating_sub(counts)
-        })
-    }
-
-    /// What living processes of a container claim to have that NVML does not show.
-    #[must_use]
-    pub fn unseen(&self, key: &LaneKey) -> u128 {
-        let its = self.of_key(key.0, key.1);
-        its.map(|(_, it)| it.charged().min(it.claims.unseen.0.into())).sum()
-    }
-
     /// Before a step: what is charged to processes of suspended containers counts on, whatever the step takes away.
     pub fn keep(&mut self, seen: &Observer) {
         if seen.suspended.is_empty() {
