@@ -129,6 +129,12 @@ impl Unfreed {
         self.accounts.entry(key).or_default().add(charged);
     }
 
+    /// The most that ended containers have left on a GPU.
+    #[must_use]
+    pub fn left(&self, gpu: GpuUuid) -> u128 {
+        self.gpus.get(&gpu).map_or(0, |device| device.left.sum())
+    }
+
     /// The most that an account is charged.
     #[must_use]
     pub fn most(&self, key: &LaneKey) -> u128 {

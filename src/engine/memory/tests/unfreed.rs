@@ -94,6 +94,22 @@ fn no_request_waits_for_memory_that_would_not_suffice_or_for_ever() {
     assert_eq!((reserved(&rig), rig.engine.next_deadline()), (100, None));
 }
 
+/// A grant that covers what was measured before needs no room for that, as soon as the ended process's memory is free.
+#[test]
+fn a_request_for_what_was_measured_waits_for_unfreed_memory() {
+    let (mut rig, who) = slice_of(&[60, 0]);
+    for second in 1..3 {
+        rig.now = second * 1_000 * MS;
+        rig.step(measured(who[1], 50));
+    }
+    gone(&mut rig, who[0]);
+    assert_eq!(reserved(&rig), 110);
+    rig.step(requested(who[1], 50));
+    assert_eq!(answers(&rig.reserve(who[1], 60, 60)), [], "50 of them are charged already");
+    rig.now += FREED_WITHIN.0;
+    assert_eq!(answers(&rig.step(Event::Tick)), [(who[1], Some(60))]);
+}
+
 /// Figures and claims of any size leave nothing behind that no process has.
 #[test]
 fn the_largest_figures_of_ended_processes_are_forgotten_too() {

@@ -17,7 +17,7 @@ impl Loans {
         if std::mem::take(&mut self.promised) {
             ledger.gpus().try_for_each(|gpu| promises(seen, ledger, gpu))?;
         }
-        let lends = ledger.accounts().any(|account| account.elastic);
+        let lends = ledger.gpus().any(|(gpu, _)| ledger.lends_on(gpu));
         if !lends && self.suspensions.is_empty() && seen.suspended.is_empty() {
             self.claims.clear();
             self.before.clear();
@@ -29,7 +29,7 @@ impl Loans {
             self.waits(seen, ledger, claim)?;
         }
         for (gpu, _) in ledger.gpus() {
-            if ledger.on(gpu).any(|(_, account)| account.elastic) {
+            if ledger.lends_on(gpu) {
                 self.told(seen, ledger, gpu)?;
                 self.amount(seen, ledger, gpu)?;
                 self.shown(ledger, gpu)?;
