@@ -99,6 +99,7 @@ pub struct Ledger {
     /// Charges of ended processes, where the engine sees devices.
     unfreed: Unfreed,
     sees_devices: bool,
+    oversubscribes: bool,
     now: u64,
 }
 
@@ -116,6 +117,7 @@ impl Ledger {
     pub fn event(&mut self, seen: &Observer, event: &Event, cut: bool) -> Result<(), Objection> {
         self.taken.clear();
         (self.now, self.sees_devices) = (seen.now, seen.config.sees_devices);
+        self.oversubscribes = seen.config.oversubscribe;
         if self.is_of_suspended(seen, event) {
             return Ok(());
         }
