@@ -241,7 +241,9 @@ impl World {
     /// A process has ended: the driver frees its memory within some seconds.
     pub(super) fn free_later(&mut self, who: usize) {
         let container = self.processes[who].container;
-        let Some(record) = self.records.get(&container).filter(|_| self.config.sees_devices) else {
+        // what is on the host is free with its process
+        let sees = self.config.sees_devices && !self.processes[who].on_host;
+        let Some(record) = self.records.get(&container).filter(|_| sees) else {
             return;
         };
         let lanes = (0u8..).zip(&record.lanes).zip(&self.processes[who].purses);
