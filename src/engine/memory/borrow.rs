@@ -20,8 +20,8 @@
 //! A claim waits for the grace and [`RECLAIM_MOVE_MAX`] at most, then it is refused too. The caps fit on the GPU
 //! together, so what is missing for claims is never more than what is borrowed.
 //!
-//! What an ended container had borrowed counts as borrowed until the driver has freed it: no reclaim is needed for that,
-//! and a claim waits.
+//! What an ended container had borrowed counts as borrowed until the driver has freed it: a claim waits, and no
+//! borrower is asked for that.
 //!
 //! A container that was suspended so is resumed as soon as there is room for all of its memory: the driver moves
 //! whole processes.

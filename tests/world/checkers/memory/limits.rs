@@ -103,8 +103,8 @@ impl Ledger {
     }
 
     /// Whether a limit on a GPU is above its cap, so that memory there is lent. It is lent, too, until the driver has
-    /// freed what an ended container had borrowed: that does not fit beside all promises. Where more may be promised than
-    /// there is, no memory is kept for any.
+    /// freed what an ended container had borrowed: that does not fit beside all promises. Where more may be promised
+    /// than there is, no memory is kept for any.
     #[must_use]
     pub fn lends_on(&self, gpu: GpuUuid) -> bool {
         let caps: u128 = self.on(gpu).map(|(_, account)| u128::from(account.cap)).sum();
