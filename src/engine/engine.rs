@@ -371,9 +371,9 @@ impl Engine {
             if let Stage::Returning { until } = stage {
                 turns.returns(index, until);
             }
+            self.inherit_unfreed(index, Lane(lane as u8));
         }
         self.changed.push((index, Lane::HOST));
-        self.inherit_unfreed(index);
         self.find_lenders();
     }
 

@@ -61,6 +61,7 @@ fn one(seed: u64, steps: u64, kind: Kind) -> Met {
     if limits {
         config = loans::config(&mut dice, config);
     }
+    config.sees_devices = dice.per_mille(700);
     let mut world = World::new(seed, config, gpus, mood);
     let looks = 20;
     for _ in 0..looks {

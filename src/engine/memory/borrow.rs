@@ -20,6 +20,9 @@
 //! A claim waits for the grace and [`RECLAIM_MOVE_MAX`] at most, then it is refused too. The caps fit on the GPU
 //! together, so what is missing for claims is never more than what is borrowed.
 //!
+//! What an ended container had borrowed counts as borrowed until the driver has freed it: a claim waits, and no
+//! borrower is asked for that.
+//!
 //! A container that was suspended so is resumed as soon as there is room for all of its memory: the driver moves
 //! whole processes.
 //!
@@ -114,13 +117,21 @@ impl Engine {
     /// Whether containers other than this one have borrowed memory of a GPU.
     pub(crate) fn is_lent(&self, gpu: usize, index: ContainerIndex) -> bool {
         let mut others = self.slices_on(gpu).filter(|(of, ..)| *of != index);
-        others.any(|(of, lane, other)| {
-            let lent = other.lent(self.kept(of, lane));
-            // The part of the loan still on the GPU while the container is suspended.
-            let behind = other.left_behind.charged().saturating_sub(other.account.cap());
-            let there = if self.is_away(of) { lent.min(behind) } else { lent };
-            there > Bytes::ZERO
-        })
+        self.was_lent(gpu)
+            || others.any(|(of, lane, other)| {
+                let lent = other.lent(self.kept(of, lane));
+                // The part of the loan still on the GPU while the container is suspended.
+                let behind = other.left_behind.charged().saturating_sub(other.account.cap());
+                let there = if self.is_away(of) { lent.min(behind) } else { lent };
+                there > Bytes::ZERO
+            })
+    }
+
+    /// Whether what ended containers left on a GPU does not fit there beside all promises: it was borrowed.
+    fn was_lent(&self, gpu: usize) -> bool {
+        let left = self.gpus[gpu].beside.unfreed.sum();
+        let fits = || left <= self.capacities()[gpu].left();
+        left > Bytes::ZERO && !self.config.oversubscribe && !fits()
     }
 
     /// The slices on a GPU. Each has an entity there, so those of other GPUs are not walked.
@@ -230,7 +241,8 @@ impl Engine {
         claimed.saturating_sub(there)
     }
 
-    /// Memory on a GPU that is about to leave it for the host, or may have left it: NVML will tell.
+    /// Memory on a GPU that is about to leave it for the host, or may have left it, and that of ended containers: NVML
+    /// will tell.
     fn leaving(&self, gpu: usize) -> Bytes {
         let leaves = |index: ContainerIndex| {
             let container = self.containers.get(index);
@@ -243,7 +255,7 @@ impl Engine {
             false if leaves(index) => self.kept(index, lane),
             _ => Bytes::ZERO,
         });
-        leaving.fold(Bytes::ZERO, Bytes::saturating_add)
+        leaving.fold(self.gpus[gpu].beside.unfreed.sum(), Bytes::saturating_add)
     }
 
     /// Whether memory leaves a GPU, or returns to it: a borrower that returns can be asked only then.
@@ -370,7 +382,8 @@ impl Engine {
         for gpu in 0..self.gpus.len() {
             let slices = self.containers.iter().flat_map(|(_, it)| &it.slices.gpus);
             let mut on_it = slices.filter(|slice| slice.gpu == Some(gpu));
-            self.gpus[gpu].lending.elastic = on_it.any(|slice| slice.elastic);
+            let elastic = on_it.any(|slice| slice.elastic);
+            self.gpus[gpu].lending.elastic = elastic || self.was_lent(gpu);
         }
     }
 

@@ -104,7 +104,7 @@ impl Engine {
                     return self.end_answered_recall(index, lane);
                 }
                 Err(_) if fresh && self.recall(index, lane, &growth) => return,
-                Err(_) if self.fits_when_freed(index, lane, (need, most)) => {
+                Err(_) if self.fits_when_freed(index, lane, (&growth, most)) => {
                     return self.end_answered_recall(index, lane);
                 }
                 Err(left) => {
@@ -119,13 +119,17 @@ impl Engine {
 
     /// Whether a request fits as soon as the driver has freed the memory of ended processes.
     fn fits_when_freed(
-        &mut self,
+        &self,
         index: ContainerIndex,
         lane: Lane,
-        (need, most): (Bytes, Bytes),
+        (growth, most): (&Growth, Bytes),
     ) -> bool {
-        self.account(index, lane).is_some_and(|slice| {
+        let slice = self.containers.get(index).and_then(|it| it.slices.get(lane));
+        slice.is_some_and(|slice| {
             let unfreed = slice.unfreed.sum();
+            let need = self.lacks_without(growth, unfreed);
+            // Within the cap then, it claims what others may have borrowed.
+            let most = most.max(slice.account.promised());
             let has_room = need <= most.saturating_add(unfreed);
             has_room && slice.account.would_fit(need, unfreed.0.into())
         })

@@ -52,9 +52,14 @@ impl Engine {
     /// What a request needs beside the residual of its process that the grant will cover: all of it where the account
     /// is above its limit, so that such an account is granted nothing.
     pub(crate) fn lacks(&self, growth: &Growth) -> Bytes {
+        self.lacks_without(growth, Bytes::ZERO)
+    }
+
+    /// The same as soon as `unfreed` of its account is free.
+    pub(crate) fn lacks_without(&self, growth: &Growth, unfreed: Bytes) -> Bytes {
         let client = self.clients.get(growth.client);
         let slice = client.and_then(|it| self.containers.get(it.index)?.slices.get(growth.lane));
-        let fits = slice.is_some_and(|it| it.account.reserved() <= it.account.limit());
+        let fits = slice.is_some_and(|it| it.account.would_fit(Bytes::ZERO, unfreed.0.into()));
         let mine = client.and_then(|it| it.lanes.get(growth.lane)).filter(|_| fits);
         let covers = mine.map_or(Bytes::ZERO, |mine| {
             let granted = mine.granted.saturating_add(growth.need);

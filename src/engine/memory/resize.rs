@@ -28,7 +28,6 @@ impl Engine {
         match self.new_cap(id, lane, memory) {
             Ok((index, cap)) => {
                 self.put_cap(token, index, lane, cap, actions);
-                self.inherit_unfreed(index);
                 self.serve(index, lane, actions);
                 self.recall_excess(index, lane);
             }
@@ -95,5 +94,8 @@ impl Engine {
             record: container.record.clone().into(),
             change: CapChange { lane, was, cap, limit: former, reserved: slice.account.reserved() },
         });
+        if cap > was {
+            self.inherit_unfreed(index, lane);
+        }
     }
 }

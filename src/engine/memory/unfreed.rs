@@ -168,6 +168,7 @@ impl Engine {
             }
         }
         changed.into_iter().for_each(|(index, lane)| self.serve(index, lane, actions));
+        self.find_lenders();
     }
 
     fn slices_with_unfreed(&self) -> Vec<(ContainerIndex, Lane)> {
@@ -212,20 +213,16 @@ impl Engine {
         }
     }
 
-    /// A container was promised more: what does not fit beside all promises on a GPU is charged to it.
-    pub(crate) fn inherit_unfreed(&mut self, index: ContainerIndex) {
-        if self.config.oversubscribe {
-            return;
-        }
-        let capacities = self.capacities();
-        let Some(container) = self.containers.get_mut(index) else {
+    /// A container was promised more of a GPU: what does not fit there beside all promises is charged to it.
+    pub(crate) fn inherit_unfreed(&mut self, index: ContainerIndex, lane: Lane) {
+        let gpu = self.account(index, lane).and_then(|slice| slice.gpu);
+        let Some(gpu) = gpu.filter(|_| !self.config.oversubscribe) else {
             return;
         };
-        for slice in &mut container.slices.gpus {
-            let Some(gpu) = slice.gpu else { continue };
-            let beside = &mut self.gpus[gpu].beside.unfreed;
-            let room = capacities[gpu].left();
-            let charged = beside.take(beside.sum().saturating_sub(room));
+        let room = self.capacities()[gpu].left();
+        let beside = &mut self.gpus[gpu].beside.unfreed;
+        let charged = beside.take(beside.sum().saturating_sub(room));
+        if let Some(slice) = self.account(index, lane) {
             let was = slice.unfreed.sum();
             slice.unfreed.append(charged);
             slice.account.recount(was.0.into(), slice.unfreed.sum().0.into());

@@ -14,8 +14,8 @@
 //! # How the checker knows
 //! It keeps its own books: each container's memory from [`super::memory`], the requests that wait from
 //! [`super::requests`], and the place of memory from the moves that the driver reports. What NVML shows of a
-//! suspended container, and of the driver itself, may count as used or may not: there the checker knows bounds, and
-//! objects outside of them.
+//! suspended container may count as used or may not, and so may the memory of ended processes and the driver's own
+//! ([`beside`]): there the checker knows bounds, and objects outside of them.
 
 use std::collections::BTreeMap;
 
@@ -24,11 +24,14 @@ use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane};
 use gpuslice_wire::policy::Class;
 use gpuslice_wire::snapshot::{Snapshot, SuspensionState};
 
+use beside::{Beside, Look};
+
 use super::memory::Ledger;
 use super::requests::Requests;
 use super::{Met, Objection};
 use crate::observer::{LaneKey, Observer};
 
+mod beside;
 mod refusals;
 mod reports;
 
@@ -95,8 +98,10 @@ pub struct Loans {
     /// What each container was told to give back.
     wanted: BTreeMap<LaneKey, u64>,
     classes: BTreeMap<ContainerId, Class>,
-    /// What the driver has for itself at most, by GPU.
-    own: BTreeMap<GpuUuid, u64>,
+    /// What is in use beside living processes, by GPU.
+    beside: BTreeMap<GpuUuid, Beside>,
+    /// In this step a process attaches, and says whether it holds nothing.
+    attaches: Option<bool>,
     /// Containers that were suspended, or on the way, after the last step.
     before: BTreeMap<ContainerId, SuspensionState>,
     /// A cap or a limit was changed in this step.
@@ -110,6 +115,8 @@ pub struct Loans {
 struct Free {
     least: u128,
     most: u128,
+    /// The most that may still be there of suspended containers.
+    behind: u128,
 }
 
 impl Loans {
@@ -142,35 +149,40 @@ impl Loans {
                 None => here += reserved,
             }
         }
-        let own = self.own.get(&gpu).copied().unwrap_or(0);
-        let most = u128::from(total).saturating_sub(here);
-        Free { most, least: most.saturating_sub(behind + u128::from(own)) }
+        let (least, most) = self.beside.get(&gpu).map_or((0, 0), Beside::bounds);
+        let left = u128::from(total).saturating_sub(here);
+        let (least, most) = (left.saturating_sub(behind + most), left.saturating_sub(least));
+        Free { least, most, behind }
     }
 
-    /// What the containers of a GPU have borrowed, but for one.
+    /// What the containers of a GPU have borrowed at least and at most, but for one.
     fn lent<'a>(
         &'a self,
         ledger: &'a Ledger,
         gpu: GpuUuid,
         but: Option<ContainerId>,
-    ) -> impl Iterator<Item = (LaneKey, u128)> + 'a {
+    ) -> impl Iterator<Item = (LaneKey, (u128, u128))> + 'a {
         let lent = move |(key, account): (&LaneKey, &super::memory::Account)| {
-            let has = match self.suspensions.get(&key.0).filter(|it| it.place == Place::Away) {
-                Some(it) => it.behind.get(&key.1).copied().unwrap_or(0),
-                None => ledger.kept(key.0, key.1),
+            let (least, most) = match self.suspensions.get(&key.0) {
+                Some(it) if it.place == Place::Away => {
+                    (0, it.behind.get(&key.1).copied().unwrap_or(0))
+                }
+                _ => self.kept(ledger, key),
             };
-            (*key, has.saturating_sub(u128::from(account.cap)))
+            let beyond = |bytes: u128| bytes.saturating_sub(account.cap.into());
+            (*key, (beyond(least), beyond(most)))
         };
         let others = ledger.on(gpu).filter(move |(key, it)| Some(key.0) != but && it.elastic);
-        others.map(lent).filter(|(_, bytes)| *bytes > 0)
+        others.map(lent).filter(|(_, (_, most))| *most > 0)
     }
 
     /// Takes in `event`, after the ledger.
     pub fn event(&mut self, seen: &Observer, ledger: &Ledger, event: &Event) {
         match event {
-            Event::DeviceLooked { gpu, least, .. } => {
-                let own = self.own.entry(*gpu).or_default();
-                *own = (*own).max(least.0);
+            Event::DeviceLooked { gpu, asked, least, most } => {
+                let (least, most) = (least.0.into(), most.0.into());
+                let look = Look { now: seen.now, asked: asked.0, least, most };
+                self.beside.entry(*gpu).or_default().looks(look, |key| ledger.unseen(key));
             }
             Event::MemoryMoved { container, away, stays } => {
                 self.moved(seen, ledger, *container, (*away, stays.as_deref()));
@@ -248,11 +260,18 @@ impl Loans {
                 | Action::Resized { .. }
                 | Action::Relimited { .. }
         );
+        if let Action::Admitted { record, .. } | Action::Resized { record, .. } = action {
+            self.inherits(record);
+        }
         match action {
             Action::Admitted { record, .. } | Action::Retuned { record, .. } => {
                 self.classes.insert(record.container, record.class);
             }
-            Action::Dismissed { container, .. } => self.forget(container),
+            Action::Disconnect { client, why } => self.disconnected(seen, ledger, *client, *why),
+            Action::Dismissed { container, .. } => {
+                self.dismissed(ledger, *container);
+                self.forget(container);
+            }
             Action::Reserved { client, lane, bytes, .. } => {
                 return self.granted(ledger, requests, (*client, *lane), bytes.0);
             }
@@ -282,13 +301,6 @@ impl Loans {
         Ok(())
     }
 
-    /// Takes in the classes of containers from before a restart.
-    pub fn restored(&mut self, event: &Event) {
-        if let Event::Restore(record) = event {
-            self.classes.insert(record.container, record.class);
-        }
-    }
-
     fn forget(&mut self, id: &ContainerId) {
         self.suspensions.remove(id);
         self.resumes.remove(id);
@@ -298,13 +310,17 @@ impl Loans {
         self.wanted.retain(|(of, _), _| of != id);
     }
 
-    /// A suspended container's memory is what it was, whatever its processes gave back meanwhile.
+    /// A suspended container's memory is what it was, whatever its processes gave back meanwhile. What ended ones have
+    /// left counts, too.
     fn has(&self, ledger: &Ledger, id: &ContainerId, memory: u64) -> Result<(), Objection> {
-        let on_gpus = ledger.accounts_of(*id).filter(|(key, _)| key.1 != Lane::HOST);
-        let sum: u128 = on_gpus.map(|(key, _)| ledger.kept(key.0, key.1)).sum();
-        match u128::from(memory) == sum || sum > u128::from(u64::MAX) {
+        let (mut least, mut most) = (0, 0);
+        for (key, _) in ledger.accounts_of(*id).filter(|(key, _)| key.1 != Lane::HOST) {
+            let kept = self.kept(ledger, key);
+            (least, most) = (least + kept.0, most + kept.1);
+        }
+        match (least..=most).contains(&memory.into()) || least > u128::from(u64::MAX) {
             true => Ok(()),
-            false => Err(format!("{id} is moved with {memory} bytes, and has {sum}")),
+            false => Err(format!("{id} is moved with {memory} bytes, and has {least} to {most}")),
         }
     }
 
@@ -371,9 +387,8 @@ impl Loans {
         let after = ledger.reserved(home, lane) + u128::from(bytes);
         let borrows = after > u128::from(account.cap);
         let free = self.free(ledger, gpu).most;
-        // What NVML shows of a suspended container may have been freed since.
-        let there = |((of, _), _): (LaneKey, u128)| self.place(&of) != Some(Place::Away);
-        let lent = self.lent(ledger, gpu, Some(home)).any(there);
+        let there = |(_, (least, _)): (LaneKey, (u128, u128))| least > 0;
+        let lent = self.lent(ledger, gpu, Some(home)).any(there) || self.was_lent(ledger, gpu);
         if borrows {
             self.meets("lent");
             let still = |claim: &&Claim| {

@@ -4,6 +4,7 @@
 //! The checker's own ledger: each process's grants, NVML's figures against its claims, the memory of
 //! unattributed processes, and every cap. [`super::requests`] checks requests.
 
+mod ended;
 mod limits;
 mod restored;
 
@@ -98,6 +99,7 @@ pub struct Ledger {
     /// Charges of ended processes, where the engine sees devices.
     unfreed: Unfreed,
     sees_devices: bool,
+    oversubscribes: bool,
     now: u64,
 }
 
@@ -115,6 +117,7 @@ impl Ledger {
     pub fn event(&mut self, seen: &Observer, event: &Event, cut: bool) -> Result<(), Objection> {
         self.taken.clear();
         (self.now, self.sees_devices) = (seen.now, seen.config.sees_devices);
+        self.oversubscribes = seen.config.oversubscribe;
         if self.is_of_suspended(seen, event) {
             return Ok(());
         }
@@ -154,6 +157,9 @@ impl Ledger {
             Event::Looked { container, lane } if lane != Lane::HOST => {
                 self.looked(seen.now, (container, lane));
             }
+            Event::DeviceLooked { gpu, asked, least, most } => {
+                self.device_looked(gpu, asked.0, [least.0, most.0]);
+            }
             Event::Unattributed { container, lane, used } if lane != Lane::HOST => {
                 let account = self.accounts.get_mut(&(container, lane));
                 account.into_iter().for_each(|it| it.unattributed.look(seen.now, used.0));
@@ -169,46 +175,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// A process has ended: what it was charged may stay charged.
-    fn ends(&mut self, client: ClientId) {
-        if let Some(home) = self.home(client).filter(|_| self.sees_devices) {
-            let shares =
-                self.shares.iter().filter(|((id, lane), _)| *id == client && *lane != Lane::HOST);
-            for ((_, lane), share) in shares {
-                let charged = share.charged().max(share.kept);
-                self.unfreed.ended((home, *lane), self.now, charged);
-            }
-        }
-        self.part(client);
-    }
-
-    /// The most that ended processes are charged on an account.
-    #[must_use]
-    pub fn unfreed(&self, key: &LaneKey) -> u128 {
-        self.unfreed.most(key)
-    }
-
-    /// Whether `shown` is what counts on an account, with or without what ended processes may be charged.
-    #[must_use]
-    pub fn counts(&self, key: &LaneKey, shown: u64, reserved: u128) -> bool {
-        let most = u64::try_from(reserved + self.unfreed(key)).unwrap_or(u64::MAX);
-        // a false claim may be larger than a page can show
-        (u64::try_from(reserved).unwrap_or(u64::MAX)..=most).contains(&shown)
-    }
-
-    /// The GPUs of a container's accounts.
-    fn gpus_of(&self, id: ContainerId) -> Vec<(LaneKey, GpuUuid)> {
-        let its = self.accounts.iter().filter(|((of, _), _)| *of == id);
-        its.filter_map(|(key, account)| Some((*key, account.gpu?))).collect()
-    }
-
-    fn inherits(&mut self, id: ContainerId) {
-        let all = self.gpus_of(id);
-        all.into_iter().for_each(|(key, gpu)| self.unfreed.inherits(key, gpu));
-    }
-
     /// Whether any memory counts for a process.
-    fn holds(&self, client: ClientId) -> bool {
+    pub(super) fn holds(&self, client: ClientId) -> bool {
         let mut its = self.shares.iter().filter(|((id, _), _)| *id == client);
         its.any(|(_, share)| share.charged() > 0 || share.kept > 0)
     }
@@ -261,17 +229,17 @@ impl Ledger {
             Action::Admitted { record, .. } => {
                 self.complete.insert(record.container);
                 self.open(record);
-                self.inherits(record.container);
+                let its = self.gpus_of(record.container);
+                its.into_iter().for_each(|(key, _)| self.inherits(seen, key));
             }
             Action::Restored { .. } => {
                 if let Event::Restore(record) = event {
                     self.open(record);
+                    self.is_restored(record.container);
                 }
             }
             Action::Dismissed { container, .. } => {
-                let all = self.gpus_of(*container);
-                all.into_iter().for_each(|(key, gpu)| self.unfreed.leaves(&key, gpu));
-                self.unfreed.forget(container);
+                self.leaves(container);
                 self.accounts.retain(|(id, _), _| id != container);
                 self.complete.remove(container);
             }

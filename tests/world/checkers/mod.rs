@@ -133,9 +133,9 @@ impl Checkers {
         }
         let cut = |action: &Action| matches!(action, Action::Disconnect { .. });
         self.requests.event(&self.memory, event);
+        self.loans.before(&self.seen, &self.memory, event);
         self.memory.event(&self.seen, event, actions.iter().any(cut))?;
         self.loans.event(&self.seen, &self.memory, event);
-        self.loans.restored(event);
         let restored: Option<&Record> = match event {
             Event::Restore(record) => Some(record),
             _ => None,

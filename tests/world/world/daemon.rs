@@ -147,7 +147,10 @@ impl World {
         Some(match letter {
             Letter::Tick => Event::Tick,
             Letter::Admin(n) => Event::Admit { token: Token(n), ask: self.ask(n).into() },
-            Letter::Dismiss(container) => Event::Dismiss { token: Token(0), container },
+            Letter::Dismiss(container) => {
+                self.leave_memory(container);
+                Event::Dismiss { token: Token(0), container }
+            }
             Letter::Attach(who) => {
                 let process = &self.processes[who];
                 let mut held = [Bytes::ZERO; ACCOUNTS_MAX];
@@ -309,7 +312,6 @@ impl World {
     }
 
     fn dismissed(&mut self, container: ContainerId) {
-        self.leave_memory(container);
         self.records.remove(&container);
         self.untracked.remove(&container);
         self.partly.remove(&container);

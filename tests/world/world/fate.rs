@@ -184,11 +184,9 @@ impl World {
         let records: Vec<Record> = self.records.values().cloned().collect();
         for record in records {
             for (lane, _) in (0u8..).zip(&record.lanes) {
-                self.step(Event::Unattributed {
-                    container: record.container,
-                    lane: Lane(lane),
-                    used: Bytes::ZERO,
-                });
+                let (container, lane) = (record.container, Lane(lane));
+                self.step(Event::Looked { container, lane });
+                self.step(Event::Unattributed { container, lane, used: Bytes::ZERO });
             }
         }
         self.perform();

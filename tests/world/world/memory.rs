@@ -230,6 +230,8 @@ impl World {
 pub(super) struct Unfreed {
     /// The account whose process ended; `None` if the container has ended, too.
     key: Option<(ContainerId, Lane)>,
+    /// That container had more by an exception, such as a cap that was lowered: no other one may rely on it.
+    excepted: bool,
     gpu: GpuUuid,
     bytes: u64,
     until: u64,
@@ -237,28 +239,34 @@ pub(super) struct Unfreed {
 
 impl World {
     /// A process has ended: the driver frees its memory within some seconds.
-    pub(super) fn free_later(&mut self, who: usize, container_lives: bool) {
+    pub(super) fn free_later(&mut self, who: usize) {
         let container = self.processes[who].container;
-        let Some(record) = self.records.get(&container).filter(|_| self.config.sees_devices) else {
+        // what is on the host is free with its process
+        let sees = self.config.sees_devices && !self.processes[who].on_host;
+        let Some(record) = self.records.get(&container).filter(|_| sees) else {
             return;
         };
         let lanes = (0u8..).zip(&record.lanes).zip(&self.processes[who].purses);
         for ((lane, promised), purse) in lanes {
-            let key = container_lives.then_some((container, Lane(lane)));
+            let (key, gpu) = (Some((container, Lane(lane))), promised.gpu);
             let until = self.now + self.rng.below(3_000 * MS);
-            self.unfreed.push(Unfreed { key, gpu: promised.gpu, bytes: purse.used, until });
+            self.unfreed.push(Unfreed { key, excepted: false, gpu, bytes: purse.used, until });
         }
     }
 
-    /// A container ends, and its processes with it.
+    /// A container is about to be dismissed: its processes have ended.
     pub(super) fn leave_memory(&mut self, container: ContainerId) {
         for who in 0..self.processes.len() {
             if self.processes[who].alive && self.processes[who].container == container {
-                self.free_later(who, false);
+                self.processes[who].alive = false;
+                self.free_later(who);
             }
         }
-        let its = |it: &&mut Unfreed| it.key.is_some_and(|(id, _)| id == container);
-        self.unfreed.iter_mut().filter(its).for_each(|it| it.key = None);
+        for it in &mut self.unfreed {
+            if let Some(key) = it.key.take_if(|(id, _)| *id == container) {
+                it.excepted = self.checkers.strict_cap(&key).is_none();
+            }
+        }
     }
 
     /// NVML shows what is in use on a device beside living processes: the driver's own, and unfreed memory.
@@ -295,8 +303,10 @@ impl World {
             if caps.is_none_or(|caps| caps > u128::from(total.0)) {
                 continue;
             }
-            let left = self.unfreed.iter().filter(|it| it.gpu == gpu && it.key.is_none());
-            let left = left.filter(|it| self.now < it.until).map(|it| u128::from(it.bytes));
+            // nothing is kept for any container where more may be promised than there is
+            let left = self.unfreed.iter().filter(|_| !self.config.oversubscribe);
+            let left = left.filter(|it| it.gpu == gpu && it.key.is_none() && self.now < it.until);
+            let left = left.filter(|it| !it.excepted).map(|it| u128::from(it.bytes));
             let held = keys.iter().map(here).sum::<u128>() + left.sum::<u128>();
             if held > u128::from(total.0) {
                 let what = format!("{gpu} holds {held} of {total:?}");

@@ -145,7 +145,7 @@ impl World {
             return;
         }
         self.kill(who);
-        self.free_later(who, true);
+        self.free_later(who);
         if let Some(client) = self.processes[who].account {
             self.post(who, Letter::Gone(who, client));
         }

@@ -94,6 +94,22 @@ fn no_request_waits_for_memory_that_would_not_suffice_or_for_ever() {
     assert_eq!((reserved(&rig), rig.engine.next_deadline()), (100, None));
 }
 
+/// A grant that covers what was measured before needs no room for that, as soon as the ended process's memory is free.
+#[test]
+fn a_request_for_what_was_measured_waits_for_unfreed_memory() {
+    let (mut rig, who) = slice_of(&[60, 0]);
+    for second in 1..3 {
+        rig.now = second * 1_000 * MS;
+        rig.step(measured(who[1], 50));
+    }
+    gone(&mut rig, who[0]);
+    assert_eq!(reserved(&rig), 110);
+    rig.step(requested(who[1], 50));
+    assert_eq!(answers(&rig.reserve(who[1], 60, 60)), [], "50 of them are charged already");
+    rig.now += FREED_WITHIN.0;
+    assert_eq!(answers(&rig.step(Event::Tick)), [(who[1], Some(60))]);
+}
+
 /// Figures and claims of any size leave nothing behind that no process has.
 #[test]
 fn the_largest_figures_of_ended_processes_are_forgotten_too() {
@@ -169,6 +185,23 @@ fn only_a_container_that_came_later_waits_for_the_memory_of_an_ended_one() {
     assert_eq!(answers(&device(&mut rig, GIB)), []);
     assert_eq!(answers(&device(&mut rig, 0)), [(new, Some(5 * GIB))]);
     assert_eq!(rig.engine.next_deadline(), None);
+}
+
+/// More host memory, or less of a GPU, is no promise of the GPU's memory.
+#[test]
+fn only_a_larger_promise_of_a_gpu_waits_for_what_an_ended_container_left_there() {
+    let mut rig = Rig::new(config(), &[16]);
+    rig.admit(ask("b", "0", 10 * GIB)).expect("fits");
+    let ended = rig.attach("b", 0).expect("in");
+    rig.reserve(ended, 10 * GIB, 10 * GIB);
+    let (token, memory) = (Token(1), MemoryAsk::Exactly(Bytes(2 * GIB)));
+    rig.step(Event::Resize { token, container: id("b"), lane: Lane(0), memory });
+    rig.admit(ask("a", "0", 13 * GIB)).expect("promised");
+    rig.step(Event::Dismiss { token, container: id("b") });
+    for (lane, gib, charged) in [(Lane::HOST, 1, 0), (Lane(0), 12, 0), (Lane(0), 14, 8)] {
+        resize(&mut rig, lane, MemoryAsk::Exactly(Bytes(gib * GIB))).expect("fits");
+        assert_eq!(reserved(&rig), charged * GIB, "{lane:?}: {gib} GiB");
+    }
 }
 
 /// What the driver has for itself is not taken for unfreed memory, and one look in which a process had just ended does

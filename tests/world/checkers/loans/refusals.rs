@@ -47,6 +47,9 @@ impl Loans {
         if let Some(id) = self.moving(seen, ledger, gpu).find(|id| self.was_moving(seen, id)) {
             return Err(format!("{home} was refused while {id} moves"));
         }
+        if self.left(gpu).0 > 0 {
+            return Err(format!("{home} was refused what an ended container has left"));
+        }
         match self.movable(seen, ledger, (gpu, home)) {
             Some(id) if seen.config.reclaim == Reclaim::Suspend => {
                 Err(format!("{home} was refused, and {id} is not suspended"))
@@ -86,13 +89,14 @@ impl Loans {
     ) -> Option<ContainerId> {
         let memory = |id: &ContainerId| -> u128 {
             let its = ledger.accounts_of(*id).filter(|(key, _)| key.1 != Lane::HOST);
-            its.map(|(key, _)| ledger.kept(key.0, key.1)).sum()
+            its.map(|(key, _)| self.kept(ledger, key).1).sum()
         };
         let away: u128 = seen.suspended.keys().map(memory).sum();
         let left = u128::from(seen.config.suspended_memory.0).saturating_sub(away);
         let failed =
             |id: &ContainerId| self.not_moved.get(id).is_some_and(|at| seen.now < at + MOVE_AGAIN);
-        let borrowers = self.lent(ledger, gpu, Some(but)).map(|(key, _)| key.0);
+        let borrowers = self.lent(ledger, gpu, Some(but)).filter(|(_, (least, _))| *least > 0);
+        let borrowers = borrowers.map(|(key, _)| key.0);
         let mut borrowers = borrowers.filter(|id| !seen.suspended.contains_key(id));
         borrowers.find(|id| !failed(id) && memory(id) <= left)
     }

@@ -17,7 +17,7 @@ impl Loans {
         if std::mem::take(&mut self.promised) {
             ledger.gpus().try_for_each(|gpu| promises(seen, ledger, gpu))?;
         }
-        let lends = ledger.accounts().any(|account| account.elastic);
+        let lends = ledger.gpus().any(|(gpu, _)| ledger.lends_on(gpu));
         if !lends && self.suspensions.is_empty() && seen.suspended.is_empty() {
             self.claims.clear();
             self.before.clear();
@@ -29,7 +29,7 @@ impl Loans {
             self.waits(seen, ledger, claim)?;
         }
         for (gpu, _) in ledger.gpus() {
-            if ledger.on(gpu).any(|(_, account)| account.elastic) {
+            if ledger.lends_on(gpu) {
                 self.told(seen, ledger, gpu)?;
                 self.amount(seen, ledger, gpu)?;
                 self.shown(ledger, gpu)?;
@@ -53,8 +53,11 @@ impl Loans {
                 continue;
             };
             if !seen.suspended.contains_key(&key.0) {
-                let (key, client) = (*key, Some(client));
-                let sure = !requests.may_wait(ledger, &key);
+                let (key, client) = (*key, client);
+                let all = ledger.reserved(key.0, key.1) + self.unfreed(ledger, &key).1;
+                let fits = all + u128::from(need) <= u128::from(ledger.of(client, key.1).0);
+                let sure = fits && !requests.may_wait(ledger, &key);
+                let client = Some(client);
                 claims.push(Claim { key, client, gpu, asked, need, sure, since, claims: seen.now });
             }
         }
@@ -77,7 +80,15 @@ impl Loans {
     }
 
     fn note_moves(&mut self, seen: &Observer, ledger: &Ledger) {
-        let moves = |gpu: &GpuUuid| self.moving(seen, ledger, *gpu).next().is_some();
+        let suspends = |key: &LaneKey| {
+            seen.suspended.get(&key.0) == Some(&SuspensionState::Suspending)
+                && self.unfreed(ledger, key).1 > 0
+        };
+        let moves = |gpu: &GpuUuid| {
+            self.moving(seen, ledger, *gpu).next().is_some()
+                || self.left(*gpu).1 > 0
+                || ledger.on(*gpu).any(|(key, _)| suspends(key))
+        };
         let all = ledger.gpus().map(|(gpu, _)| gpu);
         let all: Vec<GpuUuid> = all.filter(|gpu| self.is_behind() || moves(gpu)).collect();
         self.moves.extend(all.into_iter().map(|gpu| (gpu, seen.now)));
@@ -92,7 +103,7 @@ impl Loans {
             if u128::from(need) <= free {
                 return Err(format!("{id} waits for {need} bytes, and {free} are free"));
             }
-            if self.lent(ledger, gpu, Some(id)).next().is_none() {
+            if self.lent(ledger, gpu, Some(id)).next().is_none() && self.left(gpu).1 == 0 {
                 return Err(format!("{id} waits for {need} bytes, and none are lent"));
             }
             let moved = self.moves.get(&gpu).map_or(0, |at| at + NEXT_STEP);
@@ -114,11 +125,11 @@ impl Loans {
 
     /// Which borrowers are told to give back.
     fn told(&self, seen: &Observer, ledger: &Ledger, gpu: GpuUuid) -> Result<(), Objection> {
-        let lent: BTreeMap<LaneKey, u128> = self.lent(ledger, gpu, None).collect();
+        let lent: BTreeMap<LaneKey, (u128, u128)> = self.lent(ledger, gpu, None).collect();
         let claimed = self.claims.iter().any(|it| it.gpu == gpu);
         let mut last = None;
         for (key, bytes) in self.wanted_of(ledger, gpu) {
-            let has = lent.get(&key).copied().unwrap_or(0);
+            let (_, has) = lent.get(&key).copied().unwrap_or((0, 0));
             if !claimed {
                 return Err(format!("{} is to give back {bytes} bytes that none claims", key.0));
             }
@@ -127,7 +138,7 @@ impl Loans {
             }
             last = last.max(self.classes.get(&key.0).map(|class| rank(*class)));
         }
-        for (key, has) in lent.iter().filter(|(key, _)| !seen.suspended.contains_key(&key.0)) {
+        for (key, (has, _)) in lent.iter().filter(|(key, _)| !seen.suspended.contains_key(&key.0)) {
             let told = u128::from(self.wanted.get(key).copied().unwrap_or(0));
             let class = self.classes.get(&key.0).map(|class| rank(*class));
             if told < *has && class < last {
@@ -149,7 +160,8 @@ impl Loans {
         let state = |key: &LaneKey| seen.suspended.get(&key.0);
         let leaving = ledger.on(gpu).map(|(key, _)| key);
         let leaving = leaving.filter(|key| state(key) == Some(&SuspensionState::Suspending));
-        let leaving: u128 = leaving.map(|key| ledger.kept(key.0, key.1)).sum();
+        let leaving = leaving.map(|key| self.kept(ledger, key));
+        let leaving = leaving.fold(self.left(gpu), |sum, it| (sum.0 + it.0, sum.1 + it.1));
         let claims = self.claims.iter().filter(|it| it.gpu == gpu);
         let needed: u128 = claims.clone().map(|it| u128::from(it.need)).sum();
         // a resume does not claim what has stayed on the GPU
@@ -160,11 +172,10 @@ impl Loans {
         };
         let sure: u128 = claims.filter(|it| it.sure).map(lacks).sum();
         let can = self.lent(ledger, gpu, None).filter(|(key, _)| state(key).is_none());
-        let can: u128 = can.map(|(_, bytes)| bytes).sum();
+        let can: u128 = can.map(|(_, (bytes, _))| bytes).sum();
         let free = self.free(ledger, gpu);
-        let behind = free.most - free.least;
-        let least = sure.saturating_sub(free.most + leaving + behind).min(can);
-        let most = needed.saturating_sub(free.least + leaving);
+        let least = sure.saturating_sub(free.most + leaving.1 + free.behind).min(can);
+        let most = needed.saturating_sub(free.least + leaving.0);
         let sum: u128 = self.wanted_of(ledger, gpu).map(|(_, bytes)| u128::from(bytes)).sum();
         match (least..=most).contains(&sum) {
             true => Ok(()),
@@ -178,13 +189,15 @@ impl Loans {
         let claims = self.claims.iter().filter(|it| it.gpu == gpu);
         let (reclaims, may) = (claims.clone().any(|it| it.sure), claims.count() > 0);
         for (key, account) in ledger.on(gpu).filter(|(_, account)| account.elastic) {
-            let reserved = ledger.reserved(key.0, key.1);
-            let left = u128::from(account.limit).saturating_sub(reserved);
-            let promised = u128::from(account.cap).saturating_sub(reserved);
-            let sees = |free: u128| free.min(left).max(promised);
+            let (reserved, unfreed) = (ledger.reserved(key.0, key.1), self.unfreed(ledger, key));
+            let left = |of: u64, unfreed| u128::from(of).saturating_sub(reserved + unfreed);
+            let [least, most] = [unfreed.1, unfreed.0].map(|unfreed| left(account.cap, unfreed));
+            let sees = |free: u128, unfreed, promised| {
+                free.min(left(account.limit, unfreed)).max(promised)
+            };
             let shown = u128::from(account.limit).saturating_sub(account.shown.into());
-            let least = if may { promised } else { sees(free.least) };
-            let most = if reclaims { promised } else { sees(free.most) };
+            let least = if may { least } else { sees(free.least, unfreed.1, least) };
+            let most = if reclaims { most } else { sees(free.most, unfreed.0, most) };
             if !(least..=most).contains(&shown) {
                 return Err(format!("{} sees {shown} bytes free, not {least} to {most}", key.0));
             }

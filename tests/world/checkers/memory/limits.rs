@@ -6,7 +6,7 @@
 
 use gpuslice_engine::{CapChange, Event, Record};
 use gpuslice_wire::admin::MemoryAsk;
-use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
+use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane};
 use gpuslice_wire::units::Bytes;
 
 use super::{Account, Ledger, Objection, Share};
@@ -76,10 +76,10 @@ impl Ledger {
             return Err(format!("{change:?} was answered with {reserved} reserved"));
         }
         let gpu = self.accounts.get(&key).and_then(|it| it.gpu);
-        self.inherits(key.0);
         let Some(gpu) = gpu.filter(|_| change.cap > change.was) else {
             return Ok(());
         };
+        self.inherits(seen, key);
         let all = self.accounts.values().filter(|it| it.gpu == Some(gpu));
         let sum: u128 = all.map(|it| u128::from(it.cap)).sum();
         let total = self.totals.get(&gpu).copied().unwrap_or(0);
@@ -95,11 +95,23 @@ impl Ledger {
         self.accounts.get(&(home, lane)).map(|it| it.limit)
     }
 
-    /// Whether a limit on an account's GPU is above its cap, so that memory there is lent.
+    /// Whether memory is lent on an account's GPU.
     #[must_use]
     pub fn lends(&self, key: &LaneKey) -> bool {
         let gpu = self.accounts.get(key).and_then(|it| it.gpu);
-        gpu.is_some_and(|gpu| self.on(gpu).any(|(_, account)| account.elastic))
+        gpu.is_some_and(|gpu| self.lends_on(gpu))
+    }
+
+    /// Whether a limit on a GPU is above its cap, so that memory there is lent. It is lent, too, until the driver has
+    /// freed what an ended container had borrowed: that does not fit beside all promises. Where more may be promised
+    /// than there is, no memory is kept for any.
+    #[must_use]
+    pub fn lends_on(&self, gpu: GpuUuid) -> bool {
+        let caps: u128 = self.on(gpu).map(|(_, account)| u128::from(account.cap)).sum();
+        let total = self.totals.get(&gpu).copied().unwrap_or(0);
+        let left = self.unfreed.left(gpu);
+        let was_lent = left > 0 && !self.oversubscribes && caps + left > u128::from(total);
+        was_lent || self.on(gpu).any(|(_, account)| account.elastic)
     }
 
     /// A refusal where memory is lent: the amount left is below the limit, by the memory of other containers.
@@ -130,11 +142,6 @@ impl Ledger {
         }
         (account.limit, account.elastic) = (promised.limit.0, promised.elastic);
         account.most = account.most.max(granted.min(u128::from(account.limit)));
-    }
-
-    /// All accounts.
-    pub fn accounts(&self) -> impl Iterator<Item = &Account> {
-        self.accounts.values()
     }
 
     /// The accounts of a container.

@@ -145,3 +145,33 @@ fn a_suspension_for_one_gpu_counts_on_the_others_in_its_step() {
     assert_eq!(state(&rig), Some(SuspensionState::Suspending), "{actions:?}");
     assert_eq!(wanted(&actions, "burst"), Some(4), "{actions:?}");
 }
+
+/// A request that is a claim as soon as the memory of the container's own ended process is free waits for that first,
+/// and then for what others borrowed.
+#[test]
+fn a_claim_waits_for_its_containers_own_unfreed_memory_and_then_for_borrowers() {
+    let (mut rig, burst, web) = rig(Config { sees_devices: true, ..Config::default() });
+    take(&mut rig, web, 8);
+    take(&mut rig, burst, 8);
+    let next = rig.attach("web", 0).expect("attaches");
+    rig.step(Event::Gone { client: web });
+    assert_eq!(answer(&take(&mut rig, next, 12), next), None, "8 GiB of them are not free yet");
+    let freed = pass(&mut rig, 5_000 * MS);
+    assert_eq!((answer(&freed, next), wanted(&freed, "burst")), (None, Some(4)));
+    assert_eq!(answer(&give(&mut rig, burst, 4), next), Some(Ok(12)));
+}
+
+/// What a borrower had is not free when it ends: a claim waits for the driver, and others are asked for nothing.
+#[test]
+fn a_claim_waits_for_what_an_ended_borrower_has_left() {
+    for reclaim in [Reclaim::Suspend, Reclaim::Refuse] {
+        let grace = Duration(0);
+        let (mut rig, burst, web) =
+            rig(Config { sees_devices: true, reclaim, reclaim_grace: grace, ..Config::default() });
+        take(&mut rig, burst, 16);
+        rig.step(Event::Dismiss { token: Token(4), container: id("burst") });
+        assert_eq!(answer(&take(&mut rig, web, 6), web), None, "the driver has not freed it");
+        let freed = pass(&mut rig, 5_000 * MS);
+        assert_eq!((answer(&freed, web), rig.now), (Some(Ok(6)), 5_000 * MS));
+    }
+}
