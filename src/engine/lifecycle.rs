@@ -338,6 +338,11 @@ impl Slice {
         }
         self.recount(&mut residual, |it| *it = Measured::default());
     }
+    /// A process's own figure shows that its grants explain so much of the sum over all.
+    pub(crate) fn explain(&mut self, bytes: Bytes) {
+        self.beyond.reduce(bytes);
+        self.settle_hidden();
+    }
     pub(crate) fn settle_hidden(&mut self) {
         let hidden = u128::from(self.beyond.charged().0).saturating_sub(self.residual);
         self.account.release(self.hidden);

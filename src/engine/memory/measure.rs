@@ -91,11 +91,14 @@ impl Engine {
         let first = made && mine.claims.held == Bytes::ZERO && !mine.asked;
         mine.asked |= made;
         let beyond = mine.beyond(used);
+        let (covered, before) = (mine.covered, mine.residual.charged());
         mine.answered = None;
         slice.cover(mine);
         // A sample alone makes a residual smaller. Until then the cover tells what of it counts.
         let least = if requested { mine.residual.charged() } else { Bytes::ZERO };
         slice.recount(&mut mine.residual, |it| it.look(now, beyond.max(least)));
+        // The sum over all processes is told after this: meanwhile what grants cover is not charged as hidden.
+        slice.explain(covered.min(before.saturating_sub(mine.residual.charged())));
         mine.answered = requested.then(|| mine.all());
         slice.cover(mine);
         if first {

@@ -59,6 +59,9 @@ fn a_context_that_was_sampled_half_made_is_charged_once() {
     assert!(matches!(actions[0], Action::SetLane { .. }), "{actions:?}");
     gets(&mut rig, client, 100);
     assert_eq!(charged(&rig), 618, "the context is measured, and has no residual");
+    let actions = rig.step(measured(client, 618 * MIB));
+    assert_eq!(charged(&rig), 618, "a sample tells its figure before the sum over all processes");
+    assert!(view(&actions).is_none_or(|page| page.untracked == Bytes::ZERO), "{actions:?}");
     sample(&mut rig, &[(client, 618)]);
     assert_eq!(charged(&rig), 618);
 }
