@@ -239,11 +239,18 @@ impl Checkers {
         self.memory.account(key).filter(|_| strict).map(|it| it.limit)
     }
 
-    /// The promise of an account, unless an exception allows more.
+    /// The promise of an account, if all grants of its container are known.
     #[must_use]
-    pub fn strict_cap(&self, key: &LaneKey) -> Option<u64> {
-        let strict = !self.memory.may_exceed(key);
-        self.memory.account(key).filter(|_| strict).map(|it| it.cap)
+    pub fn promise(&self, key: &LaneKey) -> Option<u64> {
+        let known = self.memory.is_complete(&key.0);
+        self.memory.account(key).filter(|_| known).map(|it| it.cap)
+    }
+
+    /// What an account's page shows beyond what counts for living processes.
+    #[must_use]
+    pub fn charged_for_ended(&self, key: &LaneKey) -> u128 {
+        let shown = self.memory.account(key).map_or(0, |it| u128::from(it.shown));
+        shown.saturating_sub(self.memory.reserved(key.0, key.1))
     }
 
     /// Takes in which containers are suspended after the next step.
