@@ -20,7 +20,7 @@ pub mod wall_time;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use gpuslice_engine::{Action, Claims, Config, Event, Record};
+use gpuslice_engine::{Action, Claims, Config, Event, Record, Untracked};
 use gpuslice_wire::ids::{ContainerId, Lane};
 use gpuslice_wire::snapshot::{Snapshot, SuspensionState};
 use gpuslice_wire::units::Bytes;
@@ -237,6 +237,16 @@ impl Checkers {
     pub fn strict_limit(&self, key: &LaneKey) -> Option<u64> {
         let strict = !self.memory.may_exceed(key);
         self.memory.account(key).filter(|_| strict).map(|it| it.limit)
+    }
+
+    /// Compares what the next daemon is told of a container with what was seen.
+    ///
+    /// # Panics
+    /// If they differ.
+    pub fn untracked(&self, container: ContainerId, untracked: &[Untracked]) {
+        if !self.memory.is_untracked(container, untracked) {
+            self.object(&format!("{container} is not charged {untracked:?} beyond its grants"));
+        }
     }
 
     /// The promise of an account, if all grants of its container are known.

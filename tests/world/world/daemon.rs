@@ -108,10 +108,12 @@ impl World {
         if self.mood.limits {
             self.checkers.suspend(self.suspended());
         }
-        if let Event::Looked { container, .. } | Event::Unattributed { container, .. } = event {
-            self.untracked.insert(container, self.daemon.engine.untracked_of(container));
-        }
         self.checkers.step(self.now, &event, &self.daemon.decided[from..]);
+        if let Event::Looked { container, .. } | Event::Unattributed { container, .. } = event {
+            let untracked = self.daemon.engine.untracked_of(container);
+            self.checkers.untracked(container, &untracked);
+            self.untracked.insert(container, untracked);
+        }
         self.check_device();
         self.check_collectives();
         let next = self.daemon.engine.next_deadline();
