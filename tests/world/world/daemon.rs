@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use gpuslice_engine::{Action, Cut, Engine, Event, LaneView, Process as Pid, Record, Token};
+use gpuslice_engine::{
+    Action, Cut, Engine, Event, LaneView, Process as Pid, Record, Token, Untracked,
+};
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane, NvmlIndex};
 use gpuslice_wire::limits::ACCOUNTS_MAX;
 use gpuslice_wire::units::{Bytes, Instant};
@@ -85,6 +87,9 @@ impl World {
             self.step(Event::Complete { container });
         }
         let untracked = self.untracked.get(&container).cloned().unwrap_or_default();
+        if self.config.sees_devices && untracked.iter().any(|it| *it != Untracked::default()) {
+            self.checkers.meets("memory beyond grants restored");
+        }
         self.step(Event::RestoreUntracked { container, untracked });
     }
 

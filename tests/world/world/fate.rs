@@ -180,6 +180,7 @@ impl World {
         self.after(pause, Happening::Restart);
     }
 
+    /// NVML shows nothing of any process.
     fn no_strangers(&mut self) {
         let records: Vec<Record> = self.records.values().cloned().collect();
         for record in records {
@@ -189,6 +190,8 @@ impl World {
                     lane: Lane(lane),
                     used: Bytes::ZERO,
                 });
+                // what an earlier daemon had charged of processes that are gone
+                self.step(Event::Looked { container: record.container, lane: Lane(lane) });
             }
         }
         self.perform();

@@ -8,7 +8,6 @@ use gpuslice_wire::units::{Bytes, GIB, Instant};
 use std::collections::BTreeMap;
 
 use super::{Happening, Letter, MS, US, World};
-use crate::observer::LaneKey;
 use crate::purse::Want;
 
 /// What the driver has of a device for itself.
@@ -252,6 +251,9 @@ impl World {
             let until = self.now + self.rng.below(3_000 * MS);
             let (excepted, bytes, since) = (false, purse.used, self.now);
             self.unfreed.push(Unfreed { key, excepted, gpu, bytes, since, until });
+            if bytes > 0 {
+                self.checkers.meets("memory of an ended process");
+            }
         }
     }
 
@@ -266,19 +268,27 @@ impl World {
         for it in &mut self.unfreed {
             if let Some(key) = it.key.take_if(|(id, _)| *id == container) {
                 it.excepted = self.checkers.strict_limit(&key).is_none();
+                if it.bytes > 0 && !it.excepted {
+                    self.checkers.meets("memory of an ended container");
+                }
             }
         }
     }
 
     /// NVML shows what is in use on a device beside processes that live: the driver's own, and unfreed memory. It may
-    /// be late, and show what was.
+    /// be late, and show what was; and one of two looks may explain too much, since figures are not of one instant.
     pub(super) fn device_shows(&mut self, gpu: GpuUuid) -> Event {
         let now = self.now;
         self.unfreed.retain(|it| now < it.until + FIGURE_AGE.0);
         let shown = now.saturating_sub(self.rng.below(FIGURE_AGE.0));
         let unfreed = self.unfreed.iter().filter(|it| it.gpu == gpu);
         let unfreed = unfreed.filter(|it| it.since <= shown && shown < it.until);
-        let beside = Bytes(OWN + unfreed.map(|it| it.bytes).sum::<u64>());
+        let mut beside = OWN + unfreed.map(|it| it.bytes).sum::<u64>();
+        if !self.unlucky.remove(&gpu) && self.rng.per_mille(200) {
+            beside = self.rng.below(beside);
+            self.unlucky.insert(gpu);
+        }
+        let beside = Bytes(beside);
         Event::DeviceLooked { gpu, asked: Instant(now), least: beside, most: beside }
     }
 
@@ -313,24 +323,18 @@ impl World {
             let left = self.unfreed.iter().filter(|_| !self.config.oversubscribe);
             let left = left.filter(|it| it.gpu == gpu && it.key.is_none() && self.now < it.until);
             let left: u128 = left.filter(|it| !it.excepted).map(|it| u128::from(it.bytes)).sum();
-            let sum = |of: &dyn Fn(&(&ContainerId, Lane), u128) -> u128| {
-                left + on.iter().map(|(key, cap)| of(key, cap.unwrap_or(0))).sum::<u128>()
+            let held = left + on.iter().map(|(key, cap)| here(key, cap.unwrap_or(0))).sum::<u128>();
+            // What is charged for ended processes is closed to living ones; a cap may be lowered below that.
+            let open = |((id, lane), cap): &((&ContainerId, Lane), Option<u128>)| {
+                let closed = self.checkers.charged_for_ended(&(**id, *lane));
+                cap.unwrap_or(0).cast_signed() - closed.cast_signed()
             };
-            let (held, open) =
-                (sum(&here), sum(&|(id, lane), cap| self.may_hold((**id, *lane), cap)));
-            if held > u128::from(total.0) || left > 0 && open > u128::from(total.0) {
+            let open = on.iter().map(open).sum::<i128>() + left.cast_signed();
+            if held > u128::from(total.0) || left > 0 && open > i128::from(total.0) {
                 let what = format!("{gpu} holds {held}, and may hold {open}, of {total:?}");
                 self.checkers.object(&what);
             }
         }
-    }
-
-    /// What an account may hold of its cap, with the memory of ended processes: what is charged for these is closed to
-    /// living ones.
-    fn may_hold(&self, key: LaneKey, cap: u128) -> u128 {
-        let ended = self.unfreed.iter().filter(|it| it.key == Some(key) && self.now < it.until);
-        let ended: u128 = ended.map(|it| u128::from(it.bytes)).sum();
-        (cap.saturating_sub(self.checkers.charged_for_ended(&key)) + ended).min(cap)
     }
 }
 
