@@ -45,6 +45,12 @@ impl Share {
         self.claims.unseen.0.min(self.granted)
     }
 
+    /// The part of its memory beyond grants that its grants since then explain.
+    fn covered(&self) -> u64 {
+        let most = self.answered.map_or(u64::MAX, |all| all.saturating_sub(self.granted));
+        self.beyond.counts.saturating_sub(most)
+    }
+
     /// What would count for it with so much granted.
     fn charged_with(&self, granted: u64) -> u128 {
         let most = self.answered.map_or(u64::MAX, |all| all.saturating_sub(granted));
@@ -146,10 +152,13 @@ impl Ledger {
                 share.most = [share.granted, share.most[0]];
                 share.own = all.saturating_sub(asked_for);
                 share.seen = used.0;
-                let least = if requested { share.beyond.counts } else { 0 };
+                let (covered, before) = (share.covered(), share.beyond.counts);
+                let least = if requested { before } else { 0 };
                 share.beyond.look(seen.now, share.own.max(least));
                 share.answered = requested.then_some(all);
-                self.hide_of(client, lane);
+                // What its grants explain is not hidden, before the figures of all are there.
+                let explained = covered.min(before.saturating_sub(share.beyond.counts));
+                self.hide_of(client, lane, explained);
             }
             Event::Looking { container, lane } if lane != Lane::HOST => {
                 self.looking((container, lane));
@@ -424,9 +433,14 @@ impl Ledger {
         }
     }
 
-    fn hide_of(&mut self, client: ClientId, lane: Lane) {
-        let home = self.home(client);
-        home.into_iter().for_each(|home| self.hide((home, lane)));
+    fn hide_of(&mut self, client: ClientId, lane: Lane, explained: u64) {
+        let Some(key) = self.home(client).map(|home| (home, lane)) else {
+            return;
+        };
+        if let Some(account) = self.accounts.get_mut(&key) {
+            account.beyond.counts = account.beyond.counts.saturating_sub(explained);
+        }
+        self.hide(key);
     }
 
     /// A process's container.

@@ -20,7 +20,7 @@ pub mod wall_time;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use gpuslice_engine::{Action, Claims, Config, Event, Record};
+use gpuslice_engine::{Action, Claims, Config, Event, Record, Untracked};
 use gpuslice_wire::ids::{ContainerId, Lane};
 use gpuslice_wire::snapshot::{Snapshot, SuspensionState};
 use gpuslice_wire::units::Bytes;
@@ -239,11 +239,28 @@ impl Checkers {
         self.memory.account(key).filter(|_| strict).map(|it| it.limit)
     }
 
-    /// The promise of an account, unless an exception allows more.
+    /// Compares what the next daemon is told of a container with what was seen.
+    ///
+    /// # Panics
+    /// If they differ.
+    pub fn untracked(&self, container: ContainerId, untracked: &[Untracked]) {
+        if !self.memory.is_untracked(container, untracked) {
+            self.object(&format!("{container} is not charged {untracked:?} beyond its grants"));
+        }
+    }
+
+    /// The promise of an account, if all grants of its container are known.
     #[must_use]
-    pub fn strict_cap(&self, key: &LaneKey) -> Option<u64> {
-        let strict = !self.memory.may_exceed(key);
-        self.memory.account(key).filter(|_| strict).map(|it| it.cap)
+    pub fn promise(&self, key: &LaneKey) -> Option<u64> {
+        let known = self.memory.is_complete(&key.0);
+        self.memory.account(key).filter(|_| known).map(|it| it.cap)
+    }
+
+    /// What an account's page shows beyond what counts for living processes.
+    #[must_use]
+    pub fn charged_for_ended(&self, key: &LaneKey) -> u128 {
+        let shown = self.memory.account(key).map_or(0, |it| u128::from(it.shown));
+        shown.saturating_sub(self.memory.reserved(key.0, key.1))
     }
 
     /// Takes in which containers are suspended after the next step.

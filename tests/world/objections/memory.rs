@@ -68,6 +68,32 @@ fn to_leftovers() {
     objects(stale, "page shows 20 reserved of Lane(0), not 0");
 }
 
+/// The only process of a container, which was granted 60 bytes, has ended. A second later come these looks, each 200 ms
+/// after the one before, and then the page after so many more.
+fn ended(looks: &[u64], after: u64, ledger: u64) -> Result<(), Objection> {
+    let config = Config { sees_devices: true, ..Config::default() };
+    let mut story = Story::under(config, &[(1, 0, Class::Normal)]);
+    story.tell(0, reserve(60, 60), &[reserved(60), shown(60, 0)]).expect("fine");
+    story.tell(0, Event::Gone { client: client(0) }, &[]).expect("it may not be free");
+    for (n, beside) in looks.iter().copied().map(Bytes).enumerate() {
+        let asked = Instant((1_000 + 200 * n as u64) * MS);
+        let shown = [shown(beside.0.min(60), 0)];
+        let look = Event::DeviceLooked { gpu: gpu(0), asked, least: beside, most: beside };
+        story.tell(asked.0 - story.now, look, &shown).expect("a figure bounds it");
+    }
+    story.then(after * MS, &[shown(ledger, 0)])
+}
+
+#[test]
+fn to_charges_for_ended_processes_that_nothing_shows() {
+    for ok in [ended(&[], 4_999, 60), ended(&[70, 20], 0, 60), ended(&[20, 20], 0, 20)] {
+        assert_eq!(ok, Ok(()));
+    }
+    objects(ended(&[], 0, 61), "61 reserved of Lane(0), not 0");
+    objects(ended(&[], 5_000, 1), "1 reserved of Lane(0), not 0");
+    objects(ended(&[30, 20], 0, 31), "31 reserved of Lane(0), not 0");
+}
+
 /// A container of 100 bytes: its first process holds 60 of them, its second asks for 50, which starts the
 /// first recall if `asked`.
 fn short(asked: bool) -> Story {

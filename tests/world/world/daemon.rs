@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use gpuslice_engine::{Action, Cut, Engine, Event, LaneView, Process as Pid, Record, Token};
+use gpuslice_engine::{
+    Action, Cut, Engine, Event, LaneView, Process as Pid, Record, Token, Untracked,
+};
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane, NvmlIndex};
 use gpuslice_wire::limits::ACCOUNTS_MAX;
 use gpuslice_wire::units::{Bytes, Instant};
@@ -85,6 +87,9 @@ impl World {
             self.step(Event::Complete { container });
         }
         let untracked = self.untracked.get(&container).cloned().unwrap_or_default();
+        if self.config.sees_devices && untracked.iter().any(|it| *it != Untracked::default()) {
+            self.checkers.meets("memory beyond grants restored");
+        }
         self.step(Event::RestoreUntracked { container, untracked });
     }
 
@@ -108,10 +113,12 @@ impl World {
         if self.mood.limits {
             self.checkers.suspend(self.suspended());
         }
-        if let Event::Looked { container, .. } | Event::Unattributed { container, .. } = event {
-            self.untracked.insert(container, self.daemon.engine.untracked_of(container));
-        }
         self.checkers.step(self.now, &event, &self.daemon.decided[from..]);
+        if let Event::Looked { container, .. } | Event::Unattributed { container, .. } = event {
+            let untracked = self.daemon.engine.untracked_of(container);
+            self.checkers.untracked(container, &untracked);
+            self.untracked.insert(container, untracked);
+        }
         self.check_device();
         self.check_collectives();
         let next = self.daemon.engine.next_deadline();

@@ -180,10 +180,12 @@ impl World {
         self.after(pause, Happening::Restart);
     }
 
+    /// NVML shows nothing of any process.
     fn no_strangers(&mut self) {
         let records: Vec<Record> = self.records.values().cloned().collect();
         for record in records {
             for (lane, _) in (0u8..).zip(&record.lanes) {
+                // what an earlier daemon had charged of processes that are gone, too
                 let (container, lane) = (record.container, Lane(lane));
                 self.step(Event::Looked { container, lane });
                 self.step(Event::Unattributed { container, lane, used: Bytes::ZERO });

@@ -1,7 +1,7 @@
 //! Memory in the world: processes allocate, are short, are recalled; the driver is measured; an
 //! administrator changes caps.
 
-use gpuslice_engine::{Event, HOLD, LaneView};
+use gpuslice_engine::{Event, FIGURE_AGE, HOLD, LaneView};
 use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane};
 use gpuslice_wire::units::{Bytes, GIB, Instant};
@@ -234,6 +234,7 @@ pub(super) struct Unfreed {
     excepted: bool,
     gpu: GpuUuid,
     bytes: u64,
+    since: u64,
     until: u64,
 }
 
@@ -250,7 +251,11 @@ impl World {
         for ((lane, promised), purse) in lanes {
             let (key, gpu) = (Some((container, Lane(lane))), promised.gpu);
             let until = self.now + self.rng.below(3_000 * MS);
-            self.unfreed.push(Unfreed { key, excepted: false, gpu, bytes: purse.used, until });
+            let (excepted, bytes, since) = (false, purse.used, self.now);
+            self.unfreed.push(Unfreed { key, excepted, gpu, bytes, since, until });
+            if bytes > 0 {
+                self.checkers.meets("memory of an ended process");
+            }
         }
     }
 
@@ -264,22 +269,33 @@ impl World {
         }
         for it in &mut self.unfreed {
             if let Some(key) = it.key.take_if(|(id, _)| *id == container) {
-                it.excepted = self.checkers.strict_cap(&key).is_none();
+                it.excepted = self.checkers.strict_limit(&key).is_none();
+                if it.bytes > 0 && !it.excepted {
+                    self.checkers.meets("memory of an ended container");
+                }
             }
         }
     }
 
-    /// NVML shows what is in use on a device beside living processes: the driver's own, and unfreed memory.
+    /// NVML shows what is in use on a device beside processes that live: the driver's own, and unfreed memory. It may
+    /// be late, and show what was; and one of two looks may explain too much, since figures are not of one instant.
     pub(super) fn device_shows(&mut self, gpu: GpuUuid) -> Event {
         let now = self.now;
-        self.unfreed.retain(|it| now < it.until);
+        self.unfreed.retain(|it| now < it.until + FIGURE_AGE.0);
+        let shown = now.saturating_sub(self.rng.below(FIGURE_AGE.0));
         let unfreed = self.unfreed.iter().filter(|it| it.gpu == gpu);
-        let beside = Bytes(OWN + unfreed.map(|it| it.bytes).sum::<u64>());
+        let unfreed = unfreed.filter(|it| it.since <= shown && shown < it.until);
+        let mut beside = OWN + unfreed.map(|it| it.bytes).sum::<u64>();
+        if !self.unlucky.remove(&gpu) && self.rng.per_mille(200) {
+            beside = self.rng.below(beside);
+            self.unlucky.insert(gpu);
+        }
+        let beside = Bytes(beside);
         Event::DeviceLooked { gpu, asked: Instant(now), least: beside, most: beside }
     }
 
     /// On a device all of whose promises fit, what is promised is there: living processes and those whose memory is
-    /// not freed never have more than it has.
+    /// not freed never have more than it has, nor could have more beside what ended containers left. What an account has above its cap by an exception is no part of this.
     fn check_whole_device(&self, holds: &BTreeMap<(&ContainerId, Lane), u128>) {
         let mut on_host: BTreeMap<(&ContainerId, Lane), u128> = BTreeMap::new();
         for process in self.processes.iter().filter(|it| it.alive && it.on_host) {
@@ -288,28 +304,36 @@ impl World {
                 *on_host.entry(key).or_default() += u128::from(purse.used);
             }
         }
-        let here = |key: &(&ContainerId, Lane)| {
-            let all = holds.get(key).copied().unwrap_or(0);
-            all - on_host.get(key).copied().unwrap_or(0)
+        let here = |(id, lane): &(&ContainerId, Lane), cap: u128| {
+            let all = holds.get(&(*id, *lane)).copied().unwrap_or(0);
+            let here = all - on_host.get(&(*id, *lane)).copied().unwrap_or(0);
+            let excepted = self.checkers.strict_limit(&(**id, *lane)).is_none();
+            if excepted { here.min(cap) } else { here }
         };
         for &(gpu, total) in &self.gpus {
             let on = self.records.values().filter_map(|record| {
                 let lane = record.lanes.iter().position(|lane| lane.gpu == gpu)?;
-                Some((&record.container, Lane(lane as u8)))
+                let key = (&record.container, Lane(lane as u8));
+                Some((key, self.checkers.promise(&(*key.0, key.1)).map(u128::from)))
             });
-            let keys: Vec<_> = on.collect();
-            let cap = |(id, lane): &(&ContainerId, Lane)| self.checkers.strict_cap(&(**id, *lane));
-            let caps: Option<u128> = keys.iter().map(|key| cap(key).map(u128::from)).sum();
-            if caps.is_none_or(|caps| caps > u128::from(total.0)) {
+            let on: Vec<_> = on.collect();
+            let promised: Option<u128> = on.iter().map(|(_, cap)| *cap).sum();
+            if promised.is_none_or(|promised| promised > u128::from(total.0)) {
                 continue;
             }
             // nothing is kept for any container where more may be promised than there is
             let left = self.unfreed.iter().filter(|_| !self.config.oversubscribe);
             let left = left.filter(|it| it.gpu == gpu && it.key.is_none() && self.now < it.until);
-            let left = left.filter(|it| !it.excepted).map(|it| u128::from(it.bytes));
-            let held = keys.iter().map(here).sum::<u128>() + left.sum::<u128>();
-            if held > u128::from(total.0) {
-                let what = format!("{gpu} holds {held} of {total:?}");
+            let left: u128 = left.filter(|it| !it.excepted).map(|it| u128::from(it.bytes)).sum();
+            let held = left + on.iter().map(|(key, cap)| here(key, cap.unwrap_or(0))).sum::<u128>();
+            // What is charged for ended processes is closed to living ones; a cap may be lowered below that.
+            let open = |((id, lane), cap): &((&ContainerId, Lane), Option<u128>)| {
+                let closed = self.checkers.charged_for_ended(&(**id, *lane));
+                cap.unwrap_or(0).cast_signed() - closed.cast_signed()
+            };
+            let open = on.iter().map(open).sum::<i128>() + left.cast_signed();
+            if held > u128::from(total.0) || left > 0 && open > i128::from(total.0) {
+                let what = format!("{gpu} holds {held}, and may hold {open}, of {total:?}");
                 self.checkers.object(&what);
             }
         }

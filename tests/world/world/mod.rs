@@ -162,6 +162,8 @@ pub struct World {
     suspensions: loans::Suspensions,
     /// Memory of ended processes that the driver has not freed.
     unfreed: Vec<memory::Unfreed>,
+    /// Devices whose last look explained too much.
+    unlucky: BTreeSet<GpuUuid>,
 }
 
 /// The id of GPU `n` of every world.
@@ -221,6 +223,7 @@ impl World {
             hardware: stop::Hardware::default(),
             suspensions: loans::Suspensions::default(),
             unfreed: Vec::new(),
+            unlucky: BTreeSet::new(),
         };
         world.hardware = stop::Hardware::any(&mut world.rng);
         world.start_daemon();
