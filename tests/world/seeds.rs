@@ -103,7 +103,7 @@ fn all(seeds: &[u64], steps: u64, kind: Kind) -> Met {
 }
 
 /// What these worlds must meet, and how often at least: about a tenth of what they do meet.
-const CAPS: [(&str, u64); 11] = [
+const CAPS: [(&str, u64); 14] = [
     ("gang waits", 13_000),
     ("GPU kept for a gang", 580),
     ("share owed", 15_000),
@@ -115,6 +115,9 @@ const CAPS: [(&str, u64); 11] = [
     ("collective overran", 1),
     ("pair", 110_000),
     ("pair overran", 1),
+    ("memory of an ended process", 1_000),
+    ("memory of an ended container", 600),
+    ("memory beyond grants restored", 4),
 ];
 /// The same where memory limits are above caps.
 const LIMITS: [(&str, u64); 6] = [

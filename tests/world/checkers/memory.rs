@@ -91,6 +91,8 @@ pub struct Ledger {
     processes: BTreeMap<ClientId, Option<Process>>,
     /// Processes without a connection: they may live, and their grants count.
     apart: BTreeSet<ClientId>,
+    /// Those that said at their attach that they hold nothing, or took over from one that did.
+    anew: BTreeSet<ClientId>,
     /// The memory of a process that attaches again in this step.
     taken: Vec<(ClientId, BTreeMap<Lane, Share>)>,
     /// Accounts whose file shows more than the cap, because a decrease was not written yet: until they fit.
@@ -218,6 +220,14 @@ impl Ledger {
             self.taken.push((client, its));
             return Ok(());
         }
+        // Its process began anew: it says that it does not have this memory any more.
+        let of = |id: &ClientId| (self.homes.get(id), self.processes.get(id).copied().flatten());
+        let (home, process) = of(&client);
+        let anew = process.is_some() && self.anew.iter().any(|id| of(id) == (home, process));
+        if anew && matches!(by, Event::Tick) && !self.is_connected(client) {
+            self.ends(client);
+            return Ok(());
+        }
         match self.holds(client) {
             true => Err(format!("{client:?} may live, and its memory is forgotten")),
             false => Ok(()),
@@ -343,6 +353,10 @@ impl Ledger {
                     self.unfreed.ended((id, *lane), self.now, share.granted.into());
                 }
             }
+        }
+        let again = taken.iter().any(|(old, _)| self.anew.contains(old));
+        if again || held.iter().all(|bytes| bytes.0 == 0) {
+            self.anew.insert(client);
         }
         // the process's new identity comes before the old ones go: it always has one
         self.homes.insert(client, id);
@@ -486,6 +500,7 @@ impl Ledger {
 
     fn part(&mut self, client: ClientId) {
         self.apart.remove(&client);
+        self.anew.remove(&client);
         self.processes.remove(&client);
         let Some(home) = self.homes.remove(&client) else {
             return;
