@@ -295,7 +295,8 @@ impl World {
     }
 
     /// On a device all of whose promises fit, what is promised is there: living processes and those whose memory is
-    /// not freed never have more than it has, nor could have more beside what ended containers left. What an account has above its cap by an exception is no part of this.
+    /// not freed never have more than it has, nor could have more beside what ended containers left. What an account
+    /// has above its cap by an exception is no part of this.
     fn check_whole_device(&self, holds: &BTreeMap<(&ContainerId, Lane), u128>) {
         let mut on_host: BTreeMap<(&ContainerId, Lane), u128> = BTreeMap::new();
         for process in self.processes.iter().filter(|it| it.alive && it.on_host) {
