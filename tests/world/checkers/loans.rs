@@ -15,7 +15,7 @@
 //! It keeps its own books: each container's memory from [`super::memory`], the requests that wait from
 //! [`super::requests`], and the place of memory from the moves that the driver reports. What NVML shows of a
 //! suspended container may count as used or may not, and so may the memory of ended processes and the driver's own
-//! ([`beside`]): there the checker knows bounds, and objects outside of them.
+//! (`beside`): there the checker knows bounds, and objects outside of them.
 
 use std::collections::BTreeMap;
 
