@@ -333,7 +333,9 @@ impl World {
                 cap.unwrap_or(0).cast_signed() - closed.cast_signed()
             };
             let open = on.iter().map(open).sum::<i128>() + left.cast_signed();
-            if held > u128::from(total.0) || left > 0 && open > i128::from(total.0) {
+            // What a container had borrowed was kept for others, who wait until it is free.
+            let judged = left > 0 && !self.mood.limits;
+            if held > u128::from(total.0) || judged && open > i128::from(total.0) {
                 let what = format!("{gpu} holds {held}, and may hold {open}, of {total:?}");
                 self.checkers.object(&what);
             }
