@@ -18,8 +18,8 @@
 //!
 //! `Returning` is the time after a restart of the daemon in which processes that still hold memory attach
 //! again. Growth waits for them; otherwise it could be given memory they already have. (*) Where the grants
-//! are known, the state ends as soon as all have attached again or ended. It begins again
-//! when processes can attach: at the end of the daemon's start, or later.
+//! are known, the state ends as soon as all have attached again or ended. It begins again when processes can
+//! attach: at the end of the daemon's start, or later.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

@@ -25,7 +25,7 @@ struct Fake {
     state: Mutex<State>,
     growth: u64,
     refused: AtomicU64,
-    /// What was left at the last refusal, bytes.
+    /// Bytes of the account that were left at the last refusal.
     left_then: AtomicU64,
     /// Whether the driver supports the attribute.
     tells: bool,
@@ -77,7 +77,7 @@ impl Fake {
 }
 
 impl PoolBackend for Fake {
-    /// Half of what is left is credit.
+    /// Half of the bytes left in the account are credit.
     fn take(&self, bytes: u64) -> Option<u64> {
         let is_credit = bytes <= self.state().left / 2;
         if is_credit { self.reserve(bytes).ok() } else { None }
@@ -224,7 +224,7 @@ fn growth_that_does_not_fit_is_rolled_back() {
     assert_eq!(fake.state().taken, 32 * MIB);
 }
 
-/// Other threads and processes may need them while the daemon is asked.
+/// Other threads and processes may need the spare bytes while the daemon is asked.
 #[test]
 fn a_call_that_is_refused_keeps_no_spare_bytes_meanwhile() {
     let (pool, fake) = (PoolReservation::default(), Fake::new(96 * MIB, 32 * MIB));

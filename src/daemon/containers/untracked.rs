@@ -35,7 +35,7 @@ fn write(dir: &Path, untracked: &[Untracked]) -> io::Result<()> {
 fn read(dir: &Path) -> Vec<Untracked> {
     let mut text = String::new();
     let file = File::open(dir.join(NAME));
-    if file.and_then(|it| it.take(BYTES_MAX + 1).read_to_string(&mut text)).is_err() {
+    if file.and_then(|it| it.take(BYTES_MAX).read_to_string(&mut text)).is_err() {
         return Vec::new();
     }
     let untracked = |line: &str| {

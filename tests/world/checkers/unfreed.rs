@@ -2,8 +2,8 @@
 //! so here only the upper bound counts:
 //! * for 5 s, and no more than the processes had;
 //! * no more than two looks show beside the driver's own memory and living processes, and what the container's living
-//!   processes claim to have that NVML does not show. A figure may be older than an end. What is left counts as of
-//!   those that ended last, since that stays charged for the longest time;
+//!   processes claim to have that NVML does not show. A figure may be older than an end. The remaining bytes count as
+//!   those of the processes that ended last, since these stay charged for the longest time;
 //! * what ended containers left is charged to one that came later, as far as it does not fit beside all promises.
 
 use std::collections::BTreeMap;
