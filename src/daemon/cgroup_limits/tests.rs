@@ -3,8 +3,6 @@
 use super::*;
 use crate::accounting::questions::{NvmlAnswer, Question, unanswered};
 use gpuslice_engine::LaneRecord;
-use gpuslice_wire::policy::{Class, Gangs};
-use gpuslice_wire::text::Name;
 use gpuslice_wire::units::GIB;
 
 const A: GpuUuid = GpuUuid([1; 16]);
@@ -16,16 +14,9 @@ fn record(cgroup: &str, cap: u64) -> Record {
         LaneRecord { gpu, cap, limit: cap, elastic: false, whole: false }
     };
     Record {
-        container: ContainerId::new("web").expect("an id"),
-        name: Name::new("web").expect("a name"),
-        weight: None,
-        share: None,
-        share_limit: None,
-        class: Class::Normal,
-        gang: Gangs::Auto,
         lanes: vec![lane(A), lane(B)],
-        pinned: None,
         cgroup: CgroupPath::new(cgroup.as_bytes()).unwrap_or(CgroupPath::EMPTY),
+        ..crate::state::tests::record("web")
     }
 }
 
