@@ -28,6 +28,7 @@ impl Engine {
         match self.new_cap(id, lane, memory) {
             Ok((index, cap)) => {
                 self.put_cap(token, index, lane, cap, actions);
+                self.find_lenders();
                 self.serve(index, lane, actions);
                 self.recall_excess(index, lane);
             }

@@ -26,7 +26,9 @@
 //! even then.
 //!
 //! A container's end leaves its unfreed memory to the GPU. A container that is admitted then is charged for as much
-//! of it as does not fit beside all promises. So the new container waits, and no older one does.
+//! of it as does not fit beside all promises, up to its own cap. So the new container waits, and no older one does.
+//! What is left beyond that was borrowed from older ones: it stays with the GPU, and claims wait for it
+//! ([`super::borrow`]).
 //!
 //! A process may end between the creation of its first context and the charge of it. Then it was charged nothing,
 //! and its page claims a context: it is charged what the container's others cost, or the most that contexts are
@@ -213,15 +215,17 @@ impl Engine {
         }
     }
 
-    /// A container was promised more of a GPU: what does not fit there beside all promises is charged to it.
+    /// A container was promised more of a GPU: what does not fit there beside all promises is charged to it, as far as
+    /// its promise goes.
     pub(crate) fn inherit_unfreed(&mut self, index: ContainerIndex, lane: Lane) {
-        let gpu = self.account(index, lane).and_then(|slice| slice.gpu);
-        let Some(gpu) = gpu.filter(|_| !self.config.oversubscribe) else {
+        let slice = self.account(index, lane);
+        let its = slice.and_then(|slice| Some((slice.gpu?, slice.account.promised())));
+        let Some((gpu, promised)) = its.filter(|_| !self.config.oversubscribe) else {
             return;
         };
         let room = self.capacities()[gpu].left();
         let beside = &mut self.gpus[gpu].beside.unfreed;
-        let charged = beside.take(beside.sum().saturating_sub(room));
+        let charged = beside.take(beside.sum().saturating_sub(room).min(promised));
         if let Some(slice) = self.account(index, lane) {
             let was = slice.unfreed.sum();
             slice.unfreed.append(charged);

@@ -21,7 +21,7 @@ pub mod wall_time;
 use std::collections::{BTreeMap, VecDeque};
 
 use gpuslice_engine::{Action, Claims, Config, Event, Record, Untracked};
-use gpuslice_wire::ids::{ContainerId, Lane};
+use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
 use gpuslice_wire::snapshot::{Snapshot, SuspensionState};
 use gpuslice_wire::units::Bytes;
 
@@ -254,6 +254,12 @@ impl Checkers {
     pub fn promise(&self, key: &LaneKey) -> Option<u64> {
         let known = self.memory.is_complete(&key.0);
         self.memory.account(key).filter(|_| known).map(|it| it.cap)
+    }
+
+    /// Whether a process has a connection.
+    #[must_use]
+    pub fn is_connected(&self, client: ClientId) -> bool {
+        self.memory.is_connected(client)
     }
 
     /// What an account's page shows beyond what counts for living processes.

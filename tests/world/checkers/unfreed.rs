@@ -4,7 +4,8 @@
 //! * no more than two looks show beside the driver's own memory and living processes, and what the container's living
 //!   processes claim to have that NVML does not show. A figure may be older than an end. The remaining bytes count as
 //!   those of the processes that ended last, since these stay charged for the longest time;
-//! * what ended containers left is charged to one that came later, as far as it does not fit beside all promises.
+//! * what ended containers left is charged to one that came later, as far as it does not fit beside all promises and
+//!   up to the cap of that one.
 
 use std::collections::BTreeMap;
 
@@ -118,14 +119,20 @@ impl Unfreed {
     }
 
     /// An account was promised more, and so much is not promised to any: what ended containers left beyond that may be
-    /// charged to it.
-    pub fn inherits(&mut self, key: LaneKey, gpu: GpuUuid, room: u128) {
+    /// charged to it, up to `most`, and is charged up to `least`, which it has left of its cap.
+    pub fn inherits(
+        &mut self,
+        key: LaneKey,
+        gpu: GpuUuid,
+        (room, [least, most]): (u128, [u128; 2]),
+    ) {
         let Some(device) = self.gpus.get_mut(&gpu) else {
             return;
         };
         let mut charged = device.left.clone();
-        charged.shrink(u64::MAX, device.left.sum().saturating_sub(room));
-        device.left.shrink(u64::MAX, room);
+        let beyond = device.left.sum().saturating_sub(room);
+        charged.shrink(u64::MAX, beyond.min(most));
+        device.left.shrink(u64::MAX, device.left.sum() - beyond.min(least));
         self.accounts.entry(key).or_default().add(charged);
     }
 

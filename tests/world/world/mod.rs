@@ -265,7 +265,12 @@ impl World {
             Happening::Letter(life, letter) if life == self.daemon.life => self.deliver(letter),
             Happening::Daemon(_) | Happening::Perform(_) | Happening::Letter(..) => {}
             Happening::Restart => self.start_daemon(),
-            Happening::Fate => self.fate(),
+            Happening::Fate => {
+                self.fate();
+                if self.daemon.up {
+                    self.no_stop_is_forgotten();
+                }
+            }
             Happening::Pump(who, lane) => self.pump(who, lane),
             Happening::Mark(who, lane, turn) => self.mark(who, lane, turn),
             Happening::Launch(who, lane, turn) => self.launch_in(who, lane, turn),

@@ -5,6 +5,7 @@
 
 use gpuslice_engine::Event;
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
+use std::cmp::Reverse;
 
 use super::{Happening, Letter, MS, US, World};
 use crate::rng::Rng;
@@ -140,16 +141,24 @@ impl World {
         }
     }
 
-    /// The engine knows of all stopped work: none stays stopped for ever.
+    /// None stays stopped for ever: the engine knows of all stopped work, or has ordered its resume when the
+    /// container's memory left the GPU. The work of a process that loses its connection goes on at once.
     pub(super) fn no_stop_is_forgotten(&self) {
-        for process in self.processes.iter().filter(|p| p.alive && p.client.is_some()) {
+        let connected = |it: &&Process| it.client.is_some_and(|it| self.checkers.is_connected(it));
+        for process in self.processes.iter().filter(|it| it.alive).filter(connected) {
             for (lane, _) in process.work.iter().enumerate().filter(|(_, w)| w.stopped) {
-                let lane = Lane(lane as u8);
-                if !self.checkers.may_be_stopped(process.container, lane) {
-                    let what = format!("{} is stopped and forgotten", process.container);
-                    self.checkers.object(&what);
+                let (container, lane) = (process.container, Lane(lane as u8));
+                let known = self.checkers.may_be_stopped(container, lane);
+                if !known && !self.will_resume(container, lane) {
+                    self.checkers.object(&format!("{container} is stopped and forgotten"));
                 }
             }
         }
+    }
+
+    /// Whether the hardware was ordered to resume a container's work, and has not yet done so.
+    fn will_resume(&self, container: ContainerId, lane: Lane) -> bool {
+        let order = Happening::Resume(self.daemon.life, container, lane);
+        self.queue.iter().any(|Reverse((.., what))| *what == order)
     }
 }

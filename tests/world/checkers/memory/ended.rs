@@ -86,13 +86,17 @@ impl Ledger {
     }
 
     /// An account was promised more: it may be charged for what ended containers left, as far as that does not fit
-    /// beside all promises. Where more may be promised than there is, no memory is kept for any.
+    /// beside all promises, and fits within its own. Where more may be promised than there is, no memory is kept for
+    /// any.
     pub(super) fn inherits(&mut self, seen: &Observer, key: LaneKey) {
-        let gpu = self.accounts.get(&key).and_then(|it| it.gpu);
-        if let Some(gpu) = gpu.filter(|_| !seen.config.oversubscribe) {
+        let its = self.accounts.get(&key).and_then(|it| Some((it.gpu?, u128::from(it.cap))));
+        if let Some((gpu, cap)) = its.filter(|_| !seen.config.oversubscribe) {
             let total = self.totals.get(&gpu).map_or(0, |total| u128::from(*total));
             let promised: u128 = self.on(gpu).map(|(_, it)| u128::from(it.cap)).sum();
-            self.unfreed.inherits(key, gpu, total.saturating_sub(promised));
+            let reserved = self.reserved(key.0, key.1);
+            let least = cap.saturating_sub(reserved + self.unfreed(&key));
+            let most = cap.saturating_sub(reserved);
+            self.unfreed.inherits(key, gpu, (total.saturating_sub(promised), [least, most]));
         }
     }
 

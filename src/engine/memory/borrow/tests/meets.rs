@@ -175,3 +175,18 @@ fn a_claim_waits_for_what_an_ended_borrower_has_left() {
         assert_eq!((answer(&freed, web), rig.now), (Some(Ok(6)), 5_000 * MS));
     }
 }
+
+/// A container that is admitted before the driver has freed that is charged for no more of it than its cap: the rest
+/// was promised to an older container, which waits for it.
+#[test]
+fn a_claim_waits_for_what_an_ended_borrower_has_left_beyond_a_new_containers_cap() {
+    let (mut rig, burst, web) = rig(Config { sees_devices: true, ..Config::default() });
+    take(&mut rig, burst, 16);
+    rig.step(Event::Dismiss { token: Token(4), container: id("burst") });
+    rig.admit(ask("new", "0", 4 * GIB)).expect("promised");
+    let new = rig.attach("new", 0).expect("attaches");
+    assert_eq!(answer(&take(&mut rig, web, 6), web), None, "the driver has not freed it");
+    assert_eq!(answer(&take(&mut rig, new, 4), new), None);
+    let freed = pass(&mut rig, 5_000 * MS);
+    assert_eq!((answer(&freed, web), answer(&freed, new)), (Some(Ok(6)), Some(Ok(4))));
+}
