@@ -12,7 +12,7 @@ use crate::properties::{Properties, Span, mix};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"gpusimdv");
-pub(crate) const VERSION: u32 = 16;
+pub(crate) const VERSION: u32 = 17;
 pub(crate) const STATE_AT: usize = 32768;
 pub(crate) const FILE_BYTES: usize = STATE_AT + size_of::<State>();
 
@@ -177,6 +177,9 @@ pub(crate) struct Context {
     pub tail: u64,
     /// Time in which it had the GPU and did work.
     pub busy_ns: u64,
+    /// When its last piece ended, and the longest time from one end to the next, since a watch began.
+    pub last_end_ns: u64,
+    pub longest_gap_ns: u64,
     /// A bit for each queue that has work.
     pub used: u32,
     /// Pieces that have not ended.

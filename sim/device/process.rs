@@ -94,6 +94,7 @@ pub(crate) fn create_context(
     context.generation = context.generation.wrapping_add(1);
     (context.gpu, context.slot, context.overhead) = (gpu_index as u32, slot as u32, block);
     (context.head, context.tail, context.busy_ns) = (0, 0, 0);
+    (context.last_end_ns, context.longest_gap_ns) = (0, 0);
     context.relink();
     context.fault_xid = 0;
     (context.group, context.channel, context.disabled) = (0, 0, 0);

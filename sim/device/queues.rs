@@ -246,6 +246,7 @@ impl Context {
         let (ends, at, next) = (entry.left_ns == 0, usize::from(entry.queue), entry.next);
         if ends {
             entry.end_ns = time + spent;
+            self.note_gap(time + spent);
         }
         let queue = &mut self.queues[at];
         queue.left_ns = queue.left_ns.saturating_sub(spent);
@@ -258,6 +259,21 @@ impl Context {
             }
             self.forget_ended();
         }
+    }
+
+    /// The times between ends are watched from now on.
+    pub(crate) fn watch_gaps(&mut self, now: u64) {
+        (self.last_end_ns, self.longest_gap_ns) = (now, 0);
+    }
+
+    fn note_gap(&mut self, end: u64) {
+        self.longest_gap_ns = self.longest_gap(end);
+        self.last_end_ns = self.last_end_ns.max(end);
+    }
+
+    /// The longest time between two ends since the watch began, with the one that lasts until now.
+    pub(crate) fn longest_gap(&self, now: u64) -> u64 {
+        self.longest_gap_ns.max(now.saturating_sub(self.last_end_ns))
     }
 
     fn forget_ended(&mut self) {

@@ -159,6 +159,21 @@ impl Machine {
         })
     }
 
+    /// Watches the times between the ends of a context's work from now on. A context has one watch.
+    pub fn watch_gaps(&self, id: ContextId) -> Result<(), DeviceError> {
+        self.with_context(id, |state, now| {
+            state.contexts[usize::from(id.index)].watch_gaps(now);
+            Ok(())
+        })
+    }
+
+    /// The longest time from one end to the next since the watch began, ns; one that lasts counts up to now.
+    pub fn longest_gap_ns(&self, id: ContextId) -> Result<u64, DeviceError> {
+        self.with_context(id, |state, now| {
+            Ok(state.contexts[usize::from(id.index)].longest_gap(now))
+        })
+    }
+
     /// Does `work` with the context known to live and its GPU up to date.
     fn with_context<R>(
         &self,

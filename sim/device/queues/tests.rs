@@ -1,7 +1,7 @@
 //! Work of several queues of a context, by its times on the device.
 
 use crate::config::Config;
-use crate::layout::{DRIVER, State};
+use crate::layout::{Context, DRIVER, State};
 use crate::limits::{MAX_QUEUES, RING, WAVE_BLOCKS};
 use crate::mapping::state_for_test;
 use crate::properties::mix;
@@ -58,8 +58,12 @@ impl Machine {
         }
     }
 
-    fn busy(&self) -> u64 {
-        self.state.contexts[usize::from(self.contexts[0].index)].busy_ns
+    fn context(&mut self) -> &mut Context {
+        &mut self.state.contexts[usize::from(self.contexts[0].index)]
+    }
+
+    fn busy(&mut self) -> u64 {
+        self.context().busy_ns
     }
 }
 
@@ -69,6 +73,25 @@ fn kernel(queue: u16, blocks: u16, ns: u64) -> Work {
 
 fn copy(queue: u16, ns: u64) -> Work {
     Work { queue, ..Work::new(Kind::Copy, ns) }
+}
+
+/// A gap is from end to end; one that lasts counts, and none from before the watch does.
+#[test]
+fn the_longest_gap_is_known_however_seldom_it_is_asked_for() {
+    let mut machine = Machine::new(1);
+    machine.push(kernel(0, 1, 9 * MS));
+    machine.at(10 * MS);
+    machine.context().watch_gaps(START + 10 * MS);
+    machine.push(kernel(0, 1, MS));
+    machine.push(kernel(1, 1, 3 * MS));
+    machine.at(20 * MS);
+    machine.push(kernel(0, 1, 2 * MS));
+    machine.at(25 * MS);
+    let longest = |machine: &mut Machine, at| machine.context().longest_gap(START + at);
+    assert_eq!(longest(&mut machine, 25 * MS), 9 * MS, "13 to 22 ms");
+    assert_eq!(longest(&mut machine, 33 * MS), 11 * MS, "since 22 ms");
+    machine.context().watch_gaps(START + 33 * MS);
+    assert_eq!(longest(&mut machine, 34 * MS), MS);
 }
 
 #[test]

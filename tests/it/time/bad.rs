@@ -1,14 +1,15 @@
 //! Bad tenants, one by one, each beside a good one.
 
-use super::{DRAIN_MAX, Ends, Hiccups, TURNS, Tenant, bill, late_turns, node};
+use super::{DRAIN_MAX, Hiccups, TURNS, Tenant, bill, late_turns, node};
 use crate::harness::node::Node;
 use crate::harness::wire::{TenantClient, client_page, container_page, own_slot};
 use crate::harness::{Random, eventually};
-use gpuslice_sim_device::{Kind, Machine, Role, Work};
+use gpuslice_sim_device::{Kind, Role, Work};
 use gpuslice_wire::page::{ClientLane, ContainerLane, may_launch};
 use gpuslice_wire::units::Bytes;
 use nix::sys::signal::Signal;
 use std::sync::atomic::Ordering::SeqCst;
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// The words of lane 0 that a container's processes see.
@@ -18,18 +19,6 @@ fn lane(node: &Node, container: &str) -> (&'static ContainerLane, TenantClient) 
     (&page.lane[0], observer)
 }
 
-/// Watches a good tenant for so long.
-pub fn watch(ends: &mut Ends, machine: &Machine, long: Duration) -> Duration {
-    let end = Instant::now() + long;
-    while Instant::now() < end {
-        std::thread::sleep(Duration::from_millis(50));
-        ends.longest_gap(machine);
-    }
-    ends.longest_gap(machine)
-}
-
-/// Kernels of a good tenant: the device keeps their ends for 6 s, while the test waits for something else.
-const GOOD_US: u64 = 1_500;
 /// Processes are caught in a turn of theirs after so many tries.
 const TRIES: usize = 30;
 
@@ -51,7 +40,7 @@ fn ran_for(long: Duration, mut step: impl FnMut()) -> Duration {
 fn stopped_in_its_turn() {
     let (node, machine) = node();
     let bad = Tenant::start(&node, &machine, "a", 500);
-    let good = Tenant::start(&node, &machine, "b", GOOD_US);
+    let good = Tenant::start(&node, &machine, "b", 500);
     let (turn, _observer) = lane(&node, "a");
     let hiccups = Hiccups::of(&[&node], &[&good]);
     let mut held_up = Duration::ZERO;
@@ -60,11 +49,12 @@ fn stopped_in_its_turn() {
         if round >= 5 && was_late(held_up) {
             break;
         }
-        let mut ends = Ends::of(&good, &machine);
+        good.watch(&machine);
         let before = bill(&node, "a");
         eventually("its turn", || may_launch(turn.turn.load(SeqCst)));
         bad.stop(&machine);
-        let gap = watch(&mut ends, &machine, DRAIN_MAX + Duration::from_millis(500));
+        sleep(DRAIN_MAX + Duration::from_millis(500));
+        let gap = good.longest_gap(&machine);
         let billed = bill(&node, "a").saturating_sub(before);
         bad.signal(Signal::SIGCONT);
         assert!(gap <= DRAIN_MAX + TURNS + hiccups.allowance(), "{gap:?}");
@@ -84,7 +74,7 @@ fn stopped_in_its_turn() {
 #[test]
 fn killed_in_its_turn() {
     let (node, machine) = node();
-    let good = Tenant::start(&node, &machine, "b", GOOD_US);
+    let good = Tenant::start(&node, &machine, "b", 500);
     let mut hits = 0;
     for round in 0..TRIES {
         if round >= 5 && hits > 0 {
@@ -93,13 +83,14 @@ fn killed_in_its_turn() {
         let mut bad = Tenant::start(&node, &machine, "a", 500);
         let (turn, observer) = lane(&node, "a");
         let hiccups = Hiccups::of(&[&node], &[&good]);
-        let mut ends = Ends::of(&good, &machine);
+        good.watch(&machine);
         eventually("its turn", || may_launch(turn.turn.load(SeqCst)));
         bad.child.kill().expect("ours");
         // Where the machine was slow, its turn was over by then.
         hits += u32::from(may_launch(turn.turn.load(SeqCst)));
         bad.child.wait().expect("ours");
-        let gap = watch(&mut ends, &machine, Duration::from_millis(400));
+        sleep(Duration::from_millis(400));
+        let gap = good.longest_gap(&machine);
         let allowed = Duration::from_millis(200) + hiccups.allowance();
         assert!(gap <= allowed, "held up for {gap:?}, allowed {allowed:?}");
         drop(observer);
@@ -115,12 +106,14 @@ fn killed_in_its_turn() {
 #[test]
 fn kernels_that_last_for_seconds() {
     let (node, machine) = node();
-    let good = Tenant::start(&node, &machine, "b", GOOD_US);
-    let (mut ends, before) = (Ends::of(&good, &machine), bill(&node, "b"));
+    let good = Tenant::start(&node, &machine, "b", 500);
+    good.watch(&machine);
+    let before = bill(&node, "b");
     let got = good.busy(&machine);
     let hiccups = Hiccups::of(&[&node], &[&good]);
     let bad = Tenant::start(&node, &machine, "a", 3_000_000);
-    let gap = watch(&mut ends, &machine, Duration::from_secs(8));
+    sleep(Duration::from_secs(8));
+    let gap = good.longest_gap(&machine);
     assert!(gap <= DRAIN_MAX + TURNS + hiccups.allowance(), "{gap:?}");
     let (had, billed) = (bad.busy(&machine), bill(&node, "a"));
     assert!(had > Duration::from_secs(3), "{had:?}");
@@ -149,14 +142,14 @@ fn a_process_that_never_drains() {
     let attached = bad.attach(Bytes::ZERO);
     let (claims, page) = (client_page(&attached), container_page(&attached));
     let hiccups = Hiccups::of(&[&node], &[&good]);
-    let (mut ends, before) = (Ends::of(&good, &machine), bill(&node, "a"));
+    good.watch(&machine);
+    let before = bill(&node, "a");
     let ran = ran_for(Duration::from_secs(4), || {
         mute(&claims.lane[0], page.lane[0].turn.load(SeqCst));
         nix::unistd::write(&attached.bell, &1_u64.to_ne_bytes()).expect("a bell");
-        ends.longest_gap(&machine);
-        std::thread::sleep(Duration::from_millis(1));
+        sleep(Duration::from_millis(1));
     });
-    let gap = ends.longest_gap(&machine);
+    let gap = good.longest_gap(&machine);
     assert!(gap <= DRAIN_MAX + TURNS + hiccups.allowance(), "{gap:?}");
     let billed = bill(&node, "a") - before;
     assert!(billed > ran * 3 / 4, "only {billed:?} of {ran:?}");
@@ -176,7 +169,7 @@ fn a_process_that_reports_drained_and_is_not() {
     let device = node.machine_as(Role::Driver);
     let context = device.context_create(0).expect("a context");
     let work = Work::new(Kind::Kernel, 3_000_000);
-    let mut ends = Ends::of(&good, &machine);
+    good.watch(&machine);
     let (before, begun) = (good.busy(&machine), Instant::now());
     let bills = || ["a", "b"].map(|container| bill(&node, container));
     let billed = bills();
@@ -190,12 +183,11 @@ fn a_process_that_reports_drained_and_is_not() {
         while device.context_info(context).expect("ours").pending < 4 {
             device.submit(context, work).expect("room");
         }
-        ends.longest_gap(&machine);
-        std::thread::sleep(Duration::from_millis(1));
+        sleep(Duration::from_millis(1));
     });
     let (took, got) = (start.elapsed(), good.busy(&machine) - before);
     device.context_destroy(context).expect("ours");
-    let gap = ends.longest_gap(&machine);
+    let gap = good.longest_gap(&machine);
     assert!(gap <= 3 * TURNS + hiccups.allowance(), "{gap:?}");
     let now = bills();
     let (billed, span) = ([0, 1].map(|at: usize| now[at] - billed[at]), begun.elapsed());
@@ -219,7 +211,7 @@ fn a_process_with_random_claims() {
     let attached = bad.attach(Bytes::ZERO);
     let (claims, page) = (client_page(&attached), container_page(&attached));
     let hiccups = Hiccups::of(&[&node], &[&good]);
-    let mut ends = Ends::of(&good, &machine);
+    good.watch(&machine);
     let before = good.busy(&machine);
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(3) {
@@ -236,11 +228,10 @@ fn a_process_with_random_claims() {
             word.store(random.next(), SeqCst);
         }
         nix::unistd::write(&attached.bell, &1_u64.to_ne_bytes()).expect("a bell");
-        std::thread::sleep(Duration::from_micros(random.below(2_000)));
-        ends.longest_gap(&machine);
+        sleep(Duration::from_micros(random.below(2_000)));
     }
     let (took, got) = (start.elapsed(), good.busy(&machine) - before);
-    let gap = ends.longest_gap(&machine);
+    let gap = good.longest_gap(&machine);
     assert!(gap <= DRAIN_MAX + TURNS + hiccups.allowance(), "{gap:?}");
     // At most, it takes a turn of its own and the wait for its end, again and again.
     assert!(got > took / 20, "the good one got {got:?} of {took:?}");

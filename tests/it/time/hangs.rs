@@ -5,7 +5,7 @@
 
 use super::preempt::{node_started, number, start, start_with_fault};
 use super::strangers::{Named, drive, tell};
-use super::{Ends, Hiccups, TURNS, Tenant, settles};
+use super::{Hiccups, TURNS, Tenant, settles};
 use crate::harness::fuse::Unanswering;
 use crate::harness::node::{Node, faults};
 use crate::harness::{PATIENCE, eventually, go_before_other_work, skip};
@@ -85,16 +85,12 @@ impl Scene {
 
     /// The honest ones go on while a worker hangs, until it `is_lost`: they divide all that time 1:3, and neither waits
     /// for longer than where no work is stopped.
-    fn goes_on(&self, what: &str, mut meanwhile: impl FnMut(), is_lost: impl Fn() -> bool) {
+    fn goes_on(&self, what: &str, meanwhile: impl FnMut(), is_lost: impl Fn() -> bool) {
         let hiccups = Hiccups::of(&[&self.node], &self.honest.each_ref());
-        let mut ends = self.honest.each_ref().map(|it| Ends::of(it, &self.machine));
-        let mut gaps = || ends.each_mut().map(|ends| ends.longest_gap(&self.machine));
-        let looks = || {
-            meanwhile();
-            gaps();
-        };
-        let part = self.part(looks, is_lost);
-        let (gaps, allowed) = (gaps(), DRAIN_MAX + TURNS + hiccups.allowance());
+        self.honest.iter().for_each(|it| it.watch(&self.machine));
+        let part = self.part(meanwhile, is_lost);
+        let gaps = self.honest.each_ref().map(|it| it.longest_gap(&self.machine));
+        let allowed = DRAIN_MAX + TURNS + hiccups.allowance();
         assert!(gaps.iter().all(|gap| *gap <= allowed), "{what}: {gaps:?}, allowed {allowed:?}");
         assert!(QUARTER.contains(&part), "{what}: a part of {part}");
     }

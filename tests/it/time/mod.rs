@@ -3,6 +3,7 @@
 //!
 //! A tenant's GPU time is read from the simulated device's own account: the end of each piece of its work by
 //! the device's clock. A *gap* is the time from one end to the next, which a program would notice as a stall.
+//! The device keeps the longest one: nothing is sampled, so a test that is not run for seconds misses none.
 //! A pause of the machine makes gaps longer; [`Hiccups`] measures such pauses, and the tests allow for them.
 
 mod absence;
@@ -30,7 +31,7 @@ use crate::harness::cli::{must, shown};
 use crate::harness::node::Node;
 use crate::harness::process::{KillOnDrop, children, put_in_slice};
 use crate::harness::{PATIENCE, eventually, setting, target_dir};
-use gpuslice_sim_device::{ContextId, Machine, Role, Seq, Status, now_ns};
+use gpuslice_sim_device::{ContextId, Machine, Role};
 use gpuslice_wire::units::{Bytes, GIB};
 use nix::sys::signal::Signal;
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
@@ -144,6 +145,16 @@ impl Tenant {
         machine.context_info(self.context).expect("alive").completed
     }
 
+    /// Watches for gaps from now on.
+    fn watch(&self, machine: &Machine) {
+        machine.watch_gaps(self.context).expect("alive");
+    }
+
+    /// The longest gap since then; one that lasts counts up to now.
+    fn longest_gap(&self, machine: &Machine) -> Duration {
+        Duration::from_nanos(machine.longest_gap_ns(self.context).expect("alive"))
+    }
+
     /// Waits until it has had so much more GPU time.
     fn gets(&self, machine: &Machine, more: Duration) {
         let before = self.busy(machine);
@@ -179,53 +190,15 @@ impl Tenant {
     }
 }
 
-/// Reads the ends of a tenant's work as they come.
-struct Ends {
-    context: ContextId,
-    next: u64,
-    last: u64,
-    longest: u64,
-}
-
-impl Ends {
-    /// From now on.
-    fn of(tenant: &Tenant, machine: &Machine) -> Ends {
-        Ends::after(tenant.context, tenant.completed(machine))
-    }
-
-    /// The same of a context, behind its first work.
-    fn after(context: ContextId, next: u64) -> Ends {
-        Ends { context, next, last: now_ns(), longest: 0 }
-    }
-
-    /// The longest gap so far; one that lasts counts up to now.
-    fn longest_gap(&mut self, machine: &Machine) -> Duration {
-        // First: what this thread waits for a processor from here on is no gap.
-        let now = now_ns();
-        let completed = machine.context_info(self.context).expect("alive").completed;
-        // The device does not keep older times.
-        assert!(completed - self.next < 4096, "looked too seldom");
-        for seq in self.next..completed {
-            let Ok(Status::Done { end_ns, .. }) = machine.poll(self.context, Seq(seq)) else {
-                panic!("{seq} is completed");
-            };
-            self.longest = self.longest.max(end_ns.saturating_sub(self.last));
-            self.last = end_ns.max(self.last);
-        }
-        self.next = completed;
-        Duration::from_nanos(self.longest.max(now.saturating_sub(self.last)))
-    }
-}
-
 /// A stall that has no end while it is watched must not pass.
 #[test]
 fn a_stall_counts_before_it_ends() {
     let node = Node::start();
     let machine = node.machine_as(Role::Driver);
     let context = machine.context_create(0).expect("a context");
-    let mut ends = Ends::after(context, 0);
+    machine.watch_gaps(context).expect("alive");
     std::thread::sleep(Duration::from_millis(20));
-    assert!(ends.longest_gap(&machine) >= Duration::from_millis(20));
+    assert!(machine.longest_gap_ns(context).expect("alive") >= 20_000_000);
 }
 
 /// Pauses of this machine: the longest delay of a thread that sleeps for a millisecond, and how long threads of

@@ -1,7 +1,7 @@
 //! A process in a time namespace, whose clock is hours ahead of the daemon's or behind it, takes turns like any other.
 //! It notices a dead daemon as soon.
 
-use super::{Ends, Hiccups, TURNS, Tenant, during, must, node, settles};
+use super::{Hiccups, TURNS, Tenant, during, must, node, settles};
 use crate::harness::{eventually, is_root, skip, target_dir};
 use gpuslice_sim_device::Machine;
 use nix::sys::signal::Signal;
@@ -51,17 +51,16 @@ fn takes_turns(test: &str, seconds: i64) {
     let light = Tenant::by(command, &node, &machine, "a", 500, &[]);
     let heavy = Tenant::start(&node, &machine, "b", 500);
     share(&light, &heavy, &machine);
-    let mut ends = [&light, &heavy].map(|tenant| Ends::of(tenant, &machine));
+    [&light, &heavy].into_iter().for_each(|tenant| tenant.watch(&machine));
     let hiccups = Hiccups::of(&[&node], &[&light, &heavy]);
     node.end_daemon(Signal::SIGKILL);
     let enough = [&light, &heavy].map(|tenant| tenant.busy(&machine) + Duration::from_millis(300));
     eventually("both go on", || {
-        // The device keeps the last ends alone, and one of them may work much while the other one gets its part.
-        ends.iter_mut().for_each(|ends| _ = ends.longest_gap(&machine));
         light.busy(&machine) >= enough[0] && heavy.busy(&machine) >= enough[1]
     });
-    for (ends, tenant) in ends.iter_mut().zip([&light, &heavy]) {
-        let (gap, allowed) = (ends.longest_gap(&machine), STALL_MAX + TURNS + hiccups.allowance());
+    for tenant in [&light, &heavy] {
+        let gap = tenant.longest_gap(&machine);
+        let allowed = STALL_MAX + TURNS + hiccups.allowance();
         assert!(gap <= allowed, "{} stood still for {gap:?}", tenant.container);
     }
     node.start_daemon(&[]);
