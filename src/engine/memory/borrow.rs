@@ -20,8 +20,8 @@
 //! A claim waits for the grace and [`RECLAIM_MOVE_MAX`] at most, then it is refused too. The caps fit on the GPU
 //! together, so what is missing for claims is never more than what is borrowed.
 //!
-//! What an ended container had borrowed counts as borrowed until the driver has freed it: a claim waits, and no
-//! borrower is asked for that.
+//! What an ended container had borrowed counts as borrowed until the driver has freed it, and so does what an ended
+//! process of a suspended one had on the GPU: a claim waits, and no borrower is asked for that.
 //!
 //! A container that was suspended so is resumed as soon as there is room for all of its memory: the driver moves
 //! whole processes.
@@ -121,7 +121,7 @@ impl Engine {
             || others.any(|(of, lane, other)| {
                 let lent = other.lent(self.kept(of, lane));
                 // The part of the loan still on the GPU while the container is suspended.
-                let behind = other.left_behind.charged().saturating_sub(other.account.cap());
+                let behind = other.stays().saturating_sub(other.account.cap());
                 let there = if self.is_away(of) { lent.min(behind) } else { lent };
                 there > Bytes::ZERO
             })
@@ -241,8 +241,8 @@ impl Engine {
         claimed.saturating_sub(there)
     }
 
-    /// Memory on a GPU that is about to leave it for the host, or may have left it, and that of ended containers: NVML
-    /// will tell.
+    /// Memory on a GPU that is about to leave it for the host, or may have left it, and what ended containers left, and
+    /// ended processes of suspended ones: NVML will tell.
     fn leaving(&self, gpu: usize) -> Bytes {
         let leaves = |index: ContainerIndex| {
             let container = self.containers.get(index);
@@ -251,7 +251,8 @@ impl Engine {
             })
         };
         let leaving = self.slices_on(gpu).map(|(index, lane, slice)| match self.is_away(index) {
-            true if slice.assumed => slice.left_behind.charged(),
+            true if slice.assumed => slice.stays(),
+            true => slice.unfreed.sum(),
             false if leaves(index) => self.kept(index, lane),
             _ => Bytes::ZERO,
         });

@@ -165,7 +165,8 @@ impl Loans {
         let lent = move |(key, account): (&LaneKey, &super::memory::Account)| {
             let (least, most) = match self.suspensions.get(&key.0) {
                 Some(it) if it.place == Place::Away => {
-                    (0, it.behind.get(&key.1).copied().unwrap_or(0))
+                    let behind = it.behind.get(&key.1).copied().unwrap_or(0);
+                    (0, behind + self.unfreed(ledger, key).1)
                 }
                 _ => self.kept(ledger, key),
             };

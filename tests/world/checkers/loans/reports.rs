@@ -81,7 +81,8 @@ impl Loans {
 
     fn note_moves(&mut self, seen: &Observer, ledger: &Ledger) {
         let suspends = |key: &LaneKey| {
-            seen.suspended.get(&key.0) == Some(&SuspensionState::Suspending)
+            let state = seen.suspended.get(&key.0);
+            matches!(state, Some(SuspensionState::Suspending | SuspensionState::Suspended))
                 && self.unfreed(ledger, key).1 > 0
         };
         let moves = |gpu: &GpuUuid| {
@@ -158,9 +159,11 @@ impl Loans {
     /// How much they are told to give back: what claims lack, as far as it is lent.
     fn amount(&self, seen: &Observer, ledger: &Ledger, gpu: GpuUuid) -> Result<(), Objection> {
         let state = |key: &LaneKey| seen.suspended.get(&key.0);
-        let leaving = ledger.on(gpu).map(|(key, _)| key);
-        let leaving = leaving.filter(|key| state(key) == Some(&SuspensionState::Suspending));
-        let leaving = leaving.map(|key| self.kept(ledger, key));
+        let leaving = ledger.on(gpu).filter_map(|(key, _)| match state(key)? {
+            SuspensionState::Suspending => Some(self.kept(ledger, key)),
+            SuspensionState::Suspended => Some((0, self.unfreed(ledger, key).1)),
+            SuspensionState::Resuming => None,
+        });
         let leaving = leaving.fold(self.left(gpu), |sum, it| (sum.0 + it.0, sum.1 + it.1));
         let claims = self.claims.iter().filter(|it| it.gpu == gpu);
         let needed: u128 = claims.clone().map(|it| u128::from(it.need)).sum();

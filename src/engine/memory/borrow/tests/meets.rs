@@ -190,3 +190,24 @@ fn a_claim_waits_for_what_an_ended_borrower_has_left_beyond_a_new_containers_cap
     let freed = pass(&mut rig, 5_000 * MS);
     assert_eq!((answer(&freed, web), answer(&freed, new)), (Some(Ok(6)), Some(Ok(4))));
 }
+
+/// A process of a suspended borrower that was not moved ends: what it had borrowed is in use until the driver has freed
+/// it.
+#[test]
+fn a_claim_waits_for_what_an_ended_process_of_a_suspended_borrower_has_left() {
+    for reclaim in [Reclaim::Suspend, Reclaim::Refuse] {
+        let grace = Duration(0);
+        let (mut rig, burst, web) =
+            rig(Config { sees_devices: true, reclaim, reclaim_grace: grace, ..Config::default() });
+        take(&mut rig, burst, 12);
+        let (token, container) = (Token(5), id("burst"));
+        rig.step(Event::Suspend { token, container });
+        pass(&mut rig, 3_000 * MS);
+        let stays = Some(Vec::from([burst]));
+        rig.step(Event::MemoryMoved { container, away: true, stays });
+        rig.step(Event::Gone { client: burst });
+        assert_eq!(answer(&take(&mut rig, web, 12), web), None, "the driver has not freed it");
+        let freed = pass(&mut rig, 8_000 * MS);
+        assert_eq!((answer(&freed, web), rig.now), (Some(Ok(12)), 8_000 * MS));
+    }
+}
