@@ -348,8 +348,10 @@ impl Run {
         inner.model.fault(context).map_or(Ok(()), Err)
     }
 
-    /// Does all that is due now.
+    /// Does all that is due now. Meanwhile the worker may have gone to rest: of a stream whose effect is being run it
+    /// has nothing to look after. This thread may call nothing more.
     fn advance(&'static self, mut inner: Guard) -> Guard {
+        let mut ran = false;
         while let Some(due) = inner.model.advance(self.machine) {
             match due {
                 Due::Effect(stream, effect) => {
@@ -358,11 +360,15 @@ impl Run {
                     inner = self.lock();
                     inner.model.finish(stream, result);
                     self.tell_waiting(&inner);
+                    ran = true;
                 }
                 Due::Host(stream, call) => self.call_host(&mut inner, stream, call),
             }
         }
         self.note_unsettled(&mut inner);
+        if ran {
+            self.see_to_worker(&mut inner);
+        }
         inner
     }
 }

@@ -144,24 +144,54 @@ fn vram_len() -> u64 {
 /// How long the partner's kernel runs.
 const KERNEL: Duration = Duration::from_secs(2);
 
-/// The partner: begins a kernel, `spin`, whenever it is told to.
+/// A kernel that takes so many nanoseconds and then adds one to a counter.
+fn spin() -> CUfunction {
+    let mut module = CUmodule::NULL;
+    let ptx = c".version 8.0\n.target sm_80\n.address_size 64\n\
+        .visible .entry spin(.param .u64 ns, .param .u64 counter)\n{ ret; }";
+    ok!(cuModuleLoadData(&mut module, ptx.as_ptr().cast()));
+    let mut spin = CUfunction::NULL;
+    ok!(cuModuleGetFunction(&mut spin, module, c"spin".as_ptr()));
+    spin
+}
+
+fn launch(spin: CUfunction, time: Duration, counter: CUdeviceptr) {
+    let (mut ns, mut counter) = (time.as_nanos() as u64, counter);
+    let mut args = [(&raw mut ns).cast::<c_void>(), (&raw mut counter).cast()];
+    let args = args.as_mut_ptr();
+    ok!(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, CUstream::NULL, args, null_mut()));
+}
+
+/// The partner: begins a kernel whenever it is told to.
 fn works_for_long() -> bool {
     let Some(fds) = given() else { return false };
     let mut stream = socket(fds[0]);
     context_on(0);
-    let mut module = CUmodule::NULL;
-    let ptx = c".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry spin(.param .u64 ns)\n{ ret; }";
-    ok!(cuModuleLoadData(&mut module, ptx.as_ptr().cast()));
-    let mut spin = CUfunction::NULL;
-    ok!(cuModuleGetFunction(&mut spin, module, c"spin".as_ptr()));
-    let mut ns = KERNEL.as_nanos() as u64;
-    let mut args = [(&raw mut ns).cast::<c_void>()];
-    let args = args.as_mut_ptr();
+    let (spin, counter) = (spin(), alloc(MIB));
     loop {
         stream.write_all(&[1]).unwrap();
         wait_for_byte(&mut stream);
-        ok!(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, CUstream::NULL, args, null_mut()));
+        launch(spin, KERNEL, counter);
     }
+}
+
+/// The partner: waits for a fill that takes a thread of the driver's long, with a kernel behind it. From then on it
+/// calls nothing.
+fn leaves_work_to_the_driver() -> bool {
+    let Some(fds) = given() else { return false };
+    let mut stream = socket(fds[0]);
+    context_on(0);
+    let (spin, counter, filled) = (spin(), alloc(MIB), alloc(BYTES));
+    let mut event = CUevent::NULL;
+    ok!(cuEventCreate(&mut event, 0));
+    launch(spin, Duration::from_millis(20), counter);
+    ok!(cuMemsetD8Async(filled, 7, BYTES, CUstream::NULL));
+    ok!(cuEventRecord(event, CUstream::NULL));
+    launch(spin, KERNEL, counter);
+    ok!(cuEventSynchronize(event));
+    stream.write_all(&[1]).unwrap();
+    wait_for_byte(&mut stream);
+    true
 }
 
 scenarios! {
@@ -326,6 +356,16 @@ scenarios! {
         assert_eq!(target.state(), CU_PROCESS_STATE_RUNNING);
         ok!(cuCheckpointProcessLock(pid, null_mut()));
         assert!(begun.elapsed() >= KERNEL, "with work in flight");
+        assert_eq!(target.state(), CU_PROCESS_STATE_LOCKED);
+    }
+
+    /// Work that is in flight when the program's last call returns ends without another one.
+    a_lock_waits_for_work_that_no_call_brings_to_its_end("mem=1GiB,context=0B") {
+        if leaves_work_to_the_driver() { return }
+        ok!(cuInit(0));
+        let target = Target::start("a_lock_waits_for_work_that_no_call_brings_to_its_end");
+        let mut args = CUcheckpointLockArgs { timeout_ms: 20_000, ..Default::default() };
+        ok!(cuCheckpointProcessLock(target.pid(), &mut args));
         assert_eq!(target.state(), CU_PROCESS_STATE_LOCKED);
     }
 
