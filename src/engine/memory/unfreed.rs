@@ -27,7 +27,7 @@
 //!
 //! A container's end leaves its unfreed memory to the GPU. A container that is admitted then is charged for as much
 //! of it as does not fit beside all promises, up to its own cap. So the new container waits, and no older one does.
-//! What is left beyond that was borrowed from older ones: it stays with the GPU, and claims wait for it
+//! The memory beyond that was borrowed from older containers: it stays with the GPU, and their claims wait for it
 //! ([`super::borrow`]).
 //!
 //! A process may end between the creation of its first context and the charge of it. Then it was charged nothing,

@@ -333,7 +333,7 @@ impl World {
                 cap.unwrap_or(0).cast_signed() - closed.cast_signed()
             };
             let open = on.iter().map(open).sum::<i128>() + left.cast_signed();
-            // What a container had borrowed was kept for others, who wait until it is free.
+            // Memory that an ended container had borrowed is promised to others: their claims wait until it is free.
             let judged = left > 0 && !self.mood.limits;
             if held > u128::from(total.0) || judged && open > i128::from(total.0) {
                 let what = format!("{gpu} holds {held}, and may hold {open}, of {total:?}");

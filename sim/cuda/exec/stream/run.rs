@@ -348,8 +348,8 @@ impl Run {
         inner.model.fault(context).map_or(Ok(()), Err)
     }
 
-    /// Does all that is due now. Meanwhile the worker may have gone to rest: of a stream whose effect is being run it
-    /// has nothing to look after. This thread may call nothing more.
+    /// Runs every effect that is due now. Then it wakes the worker for the operations left: the worker rests while
+    /// another thread runs a stream's effect, and this thread may not call the driver again.
     fn advance(&'static self, mut inner: Guard) -> Guard {
         let mut ran = false;
         while let Some(due) = inner.model.advance(self.machine) {

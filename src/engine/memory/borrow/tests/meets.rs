@@ -161,13 +161,17 @@ fn a_claim_waits_for_its_containers_own_unfreed_memory_and_then_for_borrowers() 
     assert_eq!(answer(&give(&mut rig, burst, 4), next), Some(Ok(12)));
 }
 
+/// Devices are seen, and borrowers have no time to give back.
+fn without_grace(reclaim: Reclaim) -> Config {
+    let reclaim_grace = Duration(0);
+    Config { sees_devices: true, reclaim, reclaim_grace, ..Config::default() }
+}
+
 /// What a borrower had is not free when it ends: a claim waits for the driver, and others are asked for nothing.
 #[test]
 fn a_claim_waits_for_what_an_ended_borrower_has_left() {
     for reclaim in [Reclaim::Suspend, Reclaim::Refuse] {
-        let grace = Duration(0);
-        let (mut rig, burst, web) =
-            rig(Config { sees_devices: true, reclaim, reclaim_grace: grace, ..Config::default() });
+        let (mut rig, burst, web) = rig(without_grace(reclaim));
         take(&mut rig, burst, 16);
         rig.step(Event::Dismiss { token: Token(4), container: id("burst") });
         assert_eq!(answer(&take(&mut rig, web, 6), web), None, "the driver has not freed it");
@@ -176,8 +180,8 @@ fn a_claim_waits_for_what_an_ended_borrower_has_left() {
     }
 }
 
-/// A container that is admitted before the driver has freed that is charged for no more of it than its cap: the rest
-/// was promised to an older container, which waits for it.
+/// A container that is admitted before the driver has freed that memory is charged for it up to its own cap. The rest
+/// is promised to an older container, whose claim waits for it.
 #[test]
 fn a_claim_waits_for_what_an_ended_borrower_has_left_beyond_a_new_containers_cap() {
     let (mut rig, burst, web) = rig(Config { sees_devices: true, ..Config::default() });
@@ -191,14 +195,11 @@ fn a_claim_waits_for_what_an_ended_borrower_has_left_beyond_a_new_containers_cap
     assert_eq!((answer(&freed, web), answer(&freed, new)), (Some(Ok(6)), Some(Ok(4))));
 }
 
-/// A process of a suspended borrower that was not moved ends: what it had borrowed is in use until the driver has freed
-/// it.
+/// A process that stayed on the GPU when its container was suspended ends. The driver has not freed its memory yet.
 #[test]
 fn a_claim_waits_for_what_an_ended_process_of_a_suspended_borrower_has_left() {
     for reclaim in [Reclaim::Suspend, Reclaim::Refuse] {
-        let grace = Duration(0);
-        let (mut rig, burst, web) =
-            rig(Config { sees_devices: true, reclaim, reclaim_grace: grace, ..Config::default() });
+        let (mut rig, burst, web) = rig(without_grace(reclaim));
         take(&mut rig, burst, 12);
         let (token, container) = (Token(5), id("burst"));
         rig.step(Event::Suspend { token, container });
