@@ -94,9 +94,11 @@ impl Engine {
         let (covered, before) = (mine.covered, mine.residual.charged());
         mine.answered = None;
         slice.cover(mine);
-        // A sample alone makes a residual smaller. Until then the cover tells what of it counts.
-        let least = if requested { mine.residual.charged() } else { Bytes::ZERO };
-        slice.recount(&mut mine.residual, |it| it.look(now, beyond.max(least)));
+        // Samples alone change a residual. A process is granted next what it asks for, and may have freed that by the
+        // next sample: its own measurement confirms neither a sample of a context half made nor an earlier one of it.
+        if !requested {
+            slice.recount(&mut mine.residual, |it| it.look(now, beyond));
+        }
         // The sum over all processes is told after this: meanwhile what grants cover is not charged as hidden.
         slice.explain(covered.min(before.saturating_sub(mine.residual.charged())));
         mine.answered = requested.then(|| mine.all());

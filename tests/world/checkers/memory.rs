@@ -155,8 +155,9 @@ impl Ledger {
                 share.own = all.saturating_sub(asked_for);
                 share.seen = used.0;
                 let (covered, before) = (share.covered(), share.beyond.counts);
-                let least = if requested { before } else { 0 };
-                share.beyond.look(seen.now, share.own.max(least));
+                if !requested {
+                    share.beyond.look(seen.now, share.own);
+                }
                 share.answered = requested.then_some(all);
                 // What its grants explain is not hidden, before the figures of all are there.
                 let explained = covered.min(before.saturating_sub(share.beyond.counts));

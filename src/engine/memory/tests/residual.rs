@@ -66,6 +66,22 @@ fn a_context_that_was_sampled_half_made_is_charged_once() {
     assert_eq!(charged(&rig), 618);
 }
 
+/// A sample shows a context before its process has measured it, which takes long. The process then makes three more and
+/// ends all of them before the next sample: nothing of them counts, though each was measured before its grant.
+#[test]
+fn a_measurement_that_a_process_requests_confirms_no_sample() {
+    let (mut rig, client) = begun(0);
+    sample(&mut rig, &[(client, 56)]);
+    for contexts in 1..5 {
+        rig.now += 400 * MS;
+        asks(&mut rig, client, 64 * contexts);
+        gets(&mut rig, client, 64);
+        assert_eq!(charged(&rig), 64 * contexts);
+    }
+    returns(&mut rig, client, 4 * 64);
+    assert_eq!(charged(&rig), 0);
+}
+
 /// A restarted daemon grants nothing into memory that the earlier one had charged beyond grants. The first sample makes
 /// it less, and takes two to make it more.
 #[test]
