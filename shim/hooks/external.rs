@@ -5,9 +5,12 @@
 //! is one more reference to it. Buffers and mipmapped arrays mapped in it are not charged again,
 //! but they hold it: the charge ends when the import is destroyed and all of them are freed.
 //!
+//! No driver says that it can move such memory to the host and back, so an import counts as memory that is shared.
+//!
 //! Registering a buffer, image or surface of OpenGL, EGL or VDPAU takes no memory of this process. A CUDA
 //! library cannot follow the allocations of those APIs.
 
+use super::shared::shared;
 use crate::guard::Outcome;
 use crate::memory::contexts::key;
 use crate::memory::physical::{Name, PhysicalAllocation};
@@ -49,7 +52,8 @@ hooks! {
         let Some(import_source) = import_source(slice, desc)? else {
             return Ok(call());
         };
-        let result = call();
+        // Also counted where this process exported the memory itself: that was counted before.
+        let result = shared(call);
         let gone = match import_source {
             ImportSource::Own(allocation) if result != CUresult::SUCCESS => vec![allocation],
             ImportSource::Other(_) if result != CUresult::SUCCESS => Vec::new(),

@@ -87,6 +87,8 @@ pub fn exports_and_imports_are_counted(injection: Injection) {
         "export:0:8",
         "export:1", // there is none: the driver refuses it
         "importfd:55",
+        "external:0x2000000",
+        "external:0x10000001", // more than is left
         "free:0",
         "wait",
     ]);
@@ -94,5 +96,5 @@ pub fn exports_and_imports_are_counted(injection: Injection) {
     assert_eq!(slice.daemon.state().shared_claims(), 0);
     owner.go_on();
     let lines = owner.lines();
-    assert_eq!(slice.daemon.state().shared_claims(), 4, "{lines:?}");
+    assert_eq!(slice.daemon.state().shared_claims(), 5, "{lines:?}");
 }
