@@ -1,8 +1,9 @@
 //! Paths of this node's parts, and a private daemon where none runs.
 
 use crate::admin::Admin;
+use crate::out;
 use crate::sim::PrivateDevice;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, anyhow, bail};
 use gpuslice_host::layout;
 use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -15,8 +16,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Time limit for a private daemon's first answer.
-const START: Duration = Duration::from_secs(10);
+/// How long a private daemon's first answer may take: as long as the unit's, since a driver that nothing keeps loaded
+/// needs half a minute on a machine with many GPUs.
+const START_MAX: Duration = Duration::from_secs(180);
+/// The user is told of a longer wait.
+const TOLD_AFTER: Duration = Duration::from_secs(10);
+/// Interval between two attempts to reach it.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// The runtime directory: the one given, else this user's.
 pub fn runtime_dir(given: Option<&Path>) -> PathBuf {
@@ -143,6 +149,43 @@ impl Process {
     pub fn log(&self) -> String {
         read_from_start(&self.log)
     }
+
+    /// The error of a command whose daemon has ended, or has not answered in time, with the daemon's log.
+    pub fn failed_to_start(&self, ended: Option<ExitStatus>) -> Error {
+        let how = ended.map_or_else(|| "no answer".to_owned(), |status| status.to_string());
+        match self.log().trim() {
+            "" => anyhow!("the private gpusliced did not start ({how}), and has logged nothing"),
+            said => anyhow!("the private gpusliced did not start ({how}): {said}"),
+        }
+    }
+}
+
+/// A wait for a private daemon's first answer.
+pub struct StartWait {
+    begun: Instant,
+    told: bool,
+}
+
+impl StartWait {
+    /// It begins now.
+    pub fn begin() -> StartWait {
+        StartWait { begun: Instant::now(), told: false }
+    }
+
+    /// Pauses before the next attempt. Returns whether the time for another one is left.
+    pub fn pause(&mut self) -> bool {
+        let passed = self.begun.elapsed();
+        if passed > TOLD_AFTER && !self.told {
+            self.told = true;
+            out::note(&format!(
+                "the private gpusliced has not answered for {} s: a driver may take that long to start; waiting for {} s at most",
+                TOLD_AFTER.as_secs(),
+                START_MAX.as_secs()
+            ));
+        }
+        std::thread::sleep(PAUSE);
+        passed <= START_MAX
+    }
 }
 
 /// The command that starts a daemon. `device` is its simulated GPU, if any; `work` is another directory of this
@@ -192,15 +235,12 @@ impl PrivateDaemon {
         end_with_us(&mut command);
         let process = Process::start(command)?;
         let mut daemon = PrivateDaemon { process, dir };
-        let until = Instant::now() + START;
+        let mut wait = StartWait::begin();
         while Admin::connect(daemon.dir.path()).is_err() {
             let ended = daemon.process.ended()?;
-            if ended.is_some() || Instant::now() > until {
-                let said = daemon.log();
-                let ended = ended.map_or("no answer".to_owned(), |status| status.to_string());
-                bail!("the private gpusliced did not start ({ended}): {}", said.trim());
+            if ended.is_some() || !wait.pause() {
+                return Err(daemon.process.failed_to_start(ended));
             }
-            std::thread::sleep(Duration::from_millis(5));
         }
         Ok(daemon)
     }
@@ -255,7 +295,7 @@ impl Drop for PrivateDaemon {
             if matches!(self.process.child.try_wait(), Ok(Some(_)) | Err(_)) {
                 return;
             }
-            std::thread::sleep(Duration::from_millis(5));
+            std::thread::sleep(PAUSE);
         }
         let _ = self.process.child.kill();
         let _ = self.process.child.wait();

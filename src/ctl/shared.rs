@@ -17,10 +17,10 @@
 
 use crate::admin::Admin;
 use crate::mount_point::is_at;
-use crate::node::Process;
+use crate::node::{Process, StartWait};
 use crate::sim::PrivateDevice;
 use crate::trust::{self, Untrusted};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow};
 use gpuslice_host::layout::TAKEN;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill};
@@ -35,11 +35,9 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Time limit for the daemon's first answer.
-const START: Duration = Duration::from_secs(10);
 /// Time limit for the daemon's exit.
 const END: Duration = Duration::from_secs(2);
-/// Interval between two attempts.
+/// Interval between two looks at it.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// A command's membership in the daemon, released when dropped; drop the connection after it.
@@ -64,7 +62,7 @@ impl Shared {
     }
 
     fn join_at(dir: &Path, driver: &Path, simulated: bool) -> Result<(Shared, Admin)> {
-        let until = Instant::now() + START;
+        let mut wait = StartWait::begin();
         let mut starting: Option<Starting> = None;
         loop {
             let membership = hold(dir)?;
@@ -76,14 +74,19 @@ impl Shared {
                 let shared = Shared { membership, dir: dir.to_owned(), daemon };
                 return Ok((shared, admin));
             }
-            if Instant::now() > until {
-                bail!("the private gpusliced at {} does not answer", dir.display());
-            }
             starting = match starting {
                 None => Some(Starting::begin(driver, simulated, dir)?),
                 Some(begun) => begun.still()?,
             };
-            std::thread::sleep(PAUSE);
+            if !wait.pause() {
+                return Err(match starting {
+                    Some(begun) => begun.process.failed_to_start(None),
+                    None => anyhow!(
+                        "the private gpusliced at {} does not answer; end it, or set TMPDIR to another directory",
+                        dir.display()
+                    ),
+                });
+            }
         }
     }
 
@@ -145,12 +148,11 @@ impl Starting {
         let Some(status) = self.process.ended()? else {
             return Ok(Some(self));
         };
-        let said = self.process.log();
         // Another command's daemon was first, or ours is no longer needed.
-        if status.success() || said.contains(TAKEN) {
+        if status.success() || self.process.log().contains(TAKEN) {
             return Ok(None);
         }
-        bail!("the private gpusliced did not start ({status}): {}", said.trim())
+        Err(self.process.failed_to_start(Some(status)))
     }
 }
 

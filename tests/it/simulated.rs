@@ -103,6 +103,18 @@ fn a_command_without_a_driver_is_told_how_to_simulate_one() {
     assert!(said(&both).contains("cannot be used with"), "{both:?}");
 }
 
+/// Each call of NVML's takes as long as a driver allows that starts with it: the daemon needs 19 s.
+#[test]
+fn a_command_waits_for_a_driver_that_starts_slowly() {
+    let root = tempfile::tempdir().expect("a directory");
+    let mut run = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
+    run.args(["run", "--memory", "1GiB", "--sim", "--", "echo", "ran"]);
+    run.env("GPUSLICE_SIM", "nvml=1s").env("XDG_RUNTIME_DIR", root.path()).stdin(Stdio::null());
+    let output = run.env_remove("GPUSLICE_SIM_DEVICE").output().expect("it starts");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "ran\n", "{output:?}");
+    assert!(said(&output).contains("has not answered for 10 s"), "{output:?}");
+}
+
 #[test]
 fn a_demo_says_first_that_its_gpu_is_simulated_and_why() {
     if has_driver("a_demo_says_first_that_its_gpu_is_simulated_and_why") {
