@@ -94,13 +94,14 @@ impl Engine {
         let (covered, before) = (mine.covered, mine.residual.charged());
         mine.answered = None;
         slice.cover(mine);
-        // Samples alone change a residual. A process is granted next what it asks for, and may have freed that by the
-        // next sample: its own measurement confirms neither a sample of a context half made nor an earlier one of it.
+        // Samples alone change a residual. A process is granted next the memory that it has measured, and may have
+        // freed it by the next sample. So its measurement confirms neither a sample of a context half made nor its
+        // earlier measurement.
         if !requested {
             slice.recount(&mut mine.residual, |it| it.look(now, beyond));
+            // The sum over all processes is told after this: meanwhile what grants cover is not charged as hidden.
+            slice.explain(covered.min(before.saturating_sub(mine.residual.charged())));
         }
-        // The sum over all processes is told after this: meanwhile what grants cover is not charged as hidden.
-        slice.explain(covered.min(before.saturating_sub(mine.residual.charged())));
         mine.answered = requested.then(|| mine.all());
         slice.cover(mine);
         if first {
