@@ -52,7 +52,7 @@ hooks! {
         let Some(import_source) = import_source(slice, desc)? else {
             return Ok(call());
         };
-        // Also counted where this process exported the memory itself: that was counted before.
+        // An import of the process's own export counts a second time: the daemon asks only whether the count is 0.
         let result = shared(call);
         let gone = match import_source {
             ImportSource::Own(allocation) if result != CUresult::SUCCESS => vec![allocation],

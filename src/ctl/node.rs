@@ -16,13 +16,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a private daemon's first answer may take: as long as the unit's, since a driver that nothing keeps loaded
-/// needs half a minute on a machine with many GPUs.
+/// How long a command waits for a private daemon's first answer: the unit's `TimeoutStartSec`, for the same reason. A
+/// driver without nvidia-persistenced needs half a minute to start on a machine with many GPUs.
 const START_MAX: Duration = Duration::from_secs(180);
-/// The user is told of a longer wait.
+/// The command tells the user of a longer wait.
 const TOLD_AFTER: Duration = Duration::from_secs(10);
-/// Interval between two attempts to reach it.
-const PAUSE: Duration = Duration::from_millis(5);
+/// Interval between two looks at a private daemon that starts or ends.
+pub const PAUSE: Duration = Duration::from_millis(5);
 
 /// The runtime directory: the one given, else this user's.
 pub fn runtime_dir(given: Option<&Path>) -> PathBuf {
@@ -178,7 +178,8 @@ impl StartWait {
         if passed > TOLD_AFTER && !self.told {
             self.told = true;
             out::note(&format!(
-                "the private gpusliced has not answered for {} s: a driver may take that long to start; waiting for {} s at most",
+                "the private gpusliced has not answered for {} s: a driver may take that long to start; waiting for \
+                 {} s at most",
                 TOLD_AFTER.as_secs(),
                 START_MAX.as_secs()
             ));

@@ -17,7 +17,7 @@
 
 use crate::admin::Admin;
 use crate::mount_point::is_at;
-use crate::node::{Process, StartWait};
+use crate::node::{PAUSE, Process, StartWait};
 use crate::sim::PrivateDevice;
 use crate::trust::{self, Untrusted};
 use anyhow::{Context, Result, anyhow};
@@ -37,8 +37,6 @@ use std::time::{Duration, Instant};
 
 /// Time limit for the daemon's exit.
 const END: Duration = Duration::from_secs(2);
-/// Interval between two looks at it.
-const PAUSE: Duration = Duration::from_millis(5);
 
 /// A command's membership in the daemon, released when dropped; drop the connection after it.
 pub struct Shared {

@@ -103,7 +103,7 @@ fn a_command_without_a_driver_is_told_how_to_simulate_one() {
     assert!(said(&both).contains("cannot be used with"), "{both:?}");
 }
 
-/// Each call of NVML's takes as long as a driver allows that starts with it: the daemon needs 19 s.
+/// Each call of NVML takes 1 s, so the daemon needs 19 s until it answers.
 #[test]
 fn a_command_waits_for_a_driver_that_starts_slowly() {
     let root = tempfile::tempdir().expect("a directory");
