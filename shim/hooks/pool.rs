@@ -1,16 +1,28 @@
 //! Stream-ordered memory and its pools; [`crate::memory::pools`] says what is charged, and when.
 //!
-//! These calls stay asynchronous: no code here waits for a stream. While a stream is being captured, an
-//! allocation in it becomes a node of the graph and takes nothing from any pool; its memory is reserved
-//! when the graph is launched ([`crate::memory::graphs`]).
+//! These calls stay asynchronous, but for an allocation that would be refused ([`begun_when_freed`]). While a
+//! stream is being captured, an allocation in it becomes a node of the graph and takes nothing from any pool; its
+//! memory is reserved when the graph is launched ([`crate::memory::graphs`]).
 
 use super::shared::shared;
-use crate::guard::Outcome;
+use crate::daemon::sys;
+use crate::guard::{Outcome, Uncancelled};
+use crate::launch;
 use crate::memory::allocations::{Allocation, Kind};
+use crate::memory::pools::Pool;
+use crate::memory::pools::reservation::PoolCall;
 use crate::real;
+use crate::resolve::call::relaxed;
 use crate::slice::{self, Slice, freed};
 use gpuslice_nvabi::types::*;
 use gpuslice_wire::ids::Lane;
+use gpuslice_wire::units::Duration;
+
+/// How long an allocation waits for its own stream, which may be busy, and for others once that one is done.
+const FREES_WAIT: Duration = Duration(30_000_000_000);
+const OTHERS_WAIT: Duration = Duration(100_000_000);
+/// Shortest and longest pause between two looks at a stream, ns.
+const PAUSES: [u64; 2] = [50_000, 5_000_000];
 
 /// The stream that a null handle means in the `_ptsz` forms.
 pub(super) fn per_thread(stream: CUstream) -> CUstream {
@@ -21,6 +33,53 @@ fn capturing(stream: CUstream) -> bool {
     let mut status = CU_STREAM_CAPTURE_STATUS_NONE;
     let asked = real!(cuStreamIsCapturing(stream, &raw mut status));
     asked == CUresult::SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE
+}
+
+/// Begins an allocation in `stream` that was `refused`, once streams have come to what the program has freed in them.
+///
+/// A program may free and allocate in one stream without a wait: the driver gives the memory to the next allocation in
+/// the stream's order. How much of it, and whether it takes more from the device all the same, is known only when the
+/// stream has come there. So near the cap this waits, where a driver would not. It does so for a limited time: the
+/// stream may wait for the very thread that allocates.
+#[cold]
+fn begun_when_freed(
+    slice: &Slice,
+    (pool, bytes): (&Pool, u64),
+    (stream, device): (CUstream, CUdevice),
+    refused: CUresult,
+) -> Result<PoolCall, CUresult> {
+    let _uncancelled = Uncancelled::begin();
+    let (mut until, mut pause, mut is_done) = (sys::now().plus(FREES_WAIT), PAUSES[0], false);
+    while pool.reservation.has_pending_frees() {
+        if slice.is_suspended() {
+            launch::wait_for_resume(slice);
+        }
+        let frees = slice.pools.awaited(pool.lane, Some(stream));
+        let released = pool.reservation.released();
+        let comes = match relaxed(|| real!(cuStreamQuery(stream))) {
+            CUresult::SUCCESS if !is_done => {
+                is_done = true;
+                until = sys::now().plus(OTHERS_WAIT);
+                if slice.contexts.is_only(device) {
+                    frees.executed();
+                }
+                true
+            }
+            CUresult::SUCCESS | CUresult::ERROR_NOT_READY => false,
+            _ => break, // an error of earlier work
+        };
+        pool.trim(&slice.daemon);
+        let comes = comes || pool.reservation.released() > released;
+        if comes && let Ok(begun) = pool.begin(&slice.daemon, bytes) {
+            return Ok(begun);
+        }
+        if sys::now() >= until {
+            break;
+        }
+        sys::nap(pause);
+        pause = (pause * 2).min(PAUSES[1]);
+    }
+    Err(refused)
 }
 
 /// Allocates by `call` in `stream`, from a pool or from the current one of the stream's device. If the pool
@@ -52,7 +111,9 @@ unsafe fn allocated(
     let Some(pool) = pool else {
         return Ok(call()); // Charged in the process that created the pool.
     };
-    let begun = pool.begin(&slice.daemon, bytes as u64)?;
+    let begun = pool.begin(&slice.daemon, bytes as u64).or_else(|refused| {
+        begun_when_freed(slice, (&pool, bytes as u64), (stream, device), refused)
+    })?;
     let result = call();
     if result != CUresult::SUCCESS {
         pool.cancel(&slice.daemon, &begun);

@@ -9,7 +9,10 @@ use crate::daemon::Session;
 use crate::real;
 use crate::resolve::call::check;
 use core::sync::atomic::{AtomicU8, Ordering};
-use gpuslice_nvabi::types::{CUdevice, CUresult, CUuuid};
+use gpuslice_nvabi::types::{
+    CU_MEM_LOCATION_TYPE_DEVICE, CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN, CUdevice,
+    CUmemLocation, CUresult, CUuuid,
+};
 use gpuslice_wire::ids::{GpuUuid, Lane};
 
 /// Devices whose lanes are cached; higher ordinals are queried each time.
@@ -29,6 +32,17 @@ pub fn code(lane: Option<Lane>) -> u8 {
 #[must_use]
 pub fn decode(code: u8) -> Option<Lane> {
     code.checked_sub(FIRST).map(Lane)
+}
+
+/// The device of a location; none for the host's memory.
+#[must_use]
+pub fn device_at(place: CUmemLocation) -> Option<CUdevice> {
+    match place.kind {
+        CU_MEM_LOCATION_TYPE_DEVICE => Some(place.id),
+        // The two low bytes name the device of a locality domain.
+        CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN => Some(place.id & 0xffff),
+        _ => None,
+    }
 }
 
 /// Lanes by device ordinal.

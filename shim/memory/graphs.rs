@@ -19,7 +19,7 @@
 //! Launches of executables without memory nodes must not pay for this. Only from the first executable
 //! with such nodes on does the gate's word send graph launches through the longer path.
 
-use super::devices::Devices;
+use super::devices::{Devices, device_at};
 use super::followed;
 use super::pools::{Pool, Source, Steps, reservation};
 use crate::daemon::Session;
@@ -123,7 +123,7 @@ fn allocation_of(node: CUgraphNode) -> Option<Allocated> {
     // SAFETY: numbers and pointers, of which zeros are values too; the driver has written them.
     let params = unsafe { params.assume_init() };
     Some(Allocated {
-        device: params.pool_props.location.id,
+        device: device_at(params.pool_props.location)?, // else it is the host's memory
         address: params.dptr,
         bytes: params.bytesize as u64,
     })

@@ -80,17 +80,22 @@ unsafe fn whole<T: Entry>(
     }
 }
 
-/// Writes the slice's own entries to the caller's buffer, by NVML's convention.
+/// Writes the slice's own entries to the caller's buffer, by NVML's convention. `none`: NVML's answer without entries.
 ///
 /// # Safety
 /// `count` is null or the caller's, `room` null or with room for `*count` entries.
-unsafe fn hand_out<T: Entry>(list: Vec<T>, count: *mut u32, room: *mut T) -> Outcome {
+unsafe fn hand_out<T: Entry>(
+    list: Vec<T>,
+    count: *mut u32,
+    room: *mut T,
+    none: nvmlReturn_t,
+) -> Outcome {
     let peers = Peers::look();
     let ours: Vec<T> = list.into_iter().filter(|entry| peers.include(entry.pid())).collect();
     // SAFETY: as the function's head says; NVML has accepted it.
     let given = unsafe { core::mem::replace(&mut *count, ours.len() as u32) };
     if ours.is_empty() {
-        return Ok(nvmlReturn_t::SUCCESS);
+        return Ok(none);
     }
     if room.is_null() || (given as usize) < ours.len() {
         return Ok(nvmlReturn_t::ERROR_INSUFFICIENT_SIZE);
@@ -116,7 +121,9 @@ macro_rules! lists {
                     real!($name(device, count, room.cast()))
                 };
                 // SAFETY: the entry type of this function; the application's own pointers.
-                let given = unsafe { hand_out(whole(ask)?, info_count, infos.cast::<$entry>()) };
+                let given = unsafe {
+                    hand_out(whole(ask)?, info_count, infos.cast::<$entry>(), nvmlReturn_t::SUCCESS)
+                };
                 $(
                     let $without = infos.is_null();
                     if $without && given == Ok(nvmlReturn_t::ERROR_INSUFFICIENT_SIZE) {
@@ -195,13 +202,15 @@ pub unsafe extern "C" fn nvmlDeviceGetProcessUtilization(
             real!(nvmlDeviceGetProcessUtilization(device, room, count, since))
         };
         // SAFETY: the entry type of this function; the application's own pointers.
-        unsafe { hand_out(whole(ask)?, process_samples_count, utilization) }
+        unsafe {
+            hand_out(whole(ask)?, process_samples_count, utilization, nvmlReturn_t::ERROR_NOT_FOUND)
+        }
     })
 }
 
-/// One function whose list is described by a structure with a count and a pointer.
+/// One function whose list is described by a structure with a count and a pointer, and its answer without entries.
 macro_rules! described {
-    ($($name:ident($structure:ty: $count:ident, $room:ident: $entry:ty);)*) => {$(
+    ($($name:ident($structure:ty: $count:ident, $room:ident: $entry:ty) or $none:ident;)*) => {$(
         pub unsafe extern "C" fn $name(
             device: nvmlDevice_t,
             described: *mut $structure,
@@ -222,7 +231,9 @@ macro_rules! described {
                 // SAFETY: the entry type of this function.
                 let entries = unsafe { whole(ask)? };
                 // SAFETY: the application's own room, of the length it names.
-                unsafe { hand_out(entries, &raw mut described.$count, described.$room) }
+                unsafe {
+                    hand_out(entries, &raw mut described.$count, described.$room, nvmlReturn_t::$none)
+                }
             })
         }
     )*};
@@ -230,8 +241,8 @@ macro_rules! described {
 described! {
     nvmlDeviceGetRunningProcessDetailList(
         nvmlProcessDetailList_t: num_proc_array_entries, proc_array: nvmlProcessDetail_v1_t
-    );
+    ) or SUCCESS;
     nvmlDeviceGetProcessesUtilizationInfo(
         nvmlProcessesUtilizationInfo_t: process_samples_count, proc_util_array: nvmlProcessUtilizationInfo_v1_t
-    );
+    ) or ERROR_NOT_FOUND;
 }

@@ -6,13 +6,12 @@
 use super::attach;
 use super::state::Slice;
 use crate::memory::contexts::key;
-use crate::memory::devices::{code, decode};
+use crate::memory::devices::{code, decode, device_at};
 use crate::real;
 use crate::resolve::call::check;
 use core::sync::atomic::Ordering;
 use gpuslice_nvabi::types::{
-    CU_MEM_LOCATION_TYPE_DEVICE, CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN, CU_STREAM_PER_THREAD,
-    CUcontext, CUdevice, CUmemLocation, CUresult, CUstream,
+    CU_STREAM_PER_THREAD, CUcontext, CUdevice, CUmemLocation, CUresult, CUstream,
 };
 use gpuslice_wire::ids::Lane;
 
@@ -81,13 +80,7 @@ impl Slice {
     /// # Errors
     /// As [`crate::memory::devices::Devices::limited`].
     pub fn lane_at(&self, place: CUmemLocation) -> Result<Option<Lane>, CUresult> {
-        let device = match place.kind {
-            CU_MEM_LOCATION_TYPE_DEVICE => place.id,
-            // The two low bytes name the device of a locality domain.
-            CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN => place.id & 0xffff,
-            _ => return Ok(None),
-        };
-        self.devices.limited(&self.daemon, device).map(Some)
+        device_at(place).map(|device| self.devices.limited(&self.daemon, device)).transpose()
     }
 
     /// The context and the device of a stream's work. The special streams belong to the current context; any

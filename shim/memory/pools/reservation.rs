@@ -18,9 +18,9 @@
 //! The cap may leave no step to set aside while the pool has plenty of freed memory. Counting then shows
 //! which sizes surely fit: with a bounded number of gaps, the largest gap is at least the average
 //! (`State::has_gap`). Such a call has exclusive use of the pool, so that no other call takes its gap. What a
-//! stream has not freed yet is no gap: the driver would rather grow the pool. So gaps count once the program has
-//! waited for its streams. If no gap is certain, the call is refused: a fragmented pool may be unable to use its
-//! free memory, but no pool exceeds the cap.
+//! stream has not freed yet is no gap: the driver may rather grow the pool. So gaps count once the streams have come
+//! to the frees, for which the caller waits before it gives up. If no gap is certain then, the call is refused: a
+//! fragmented pool may be unable to use its free memory, but no pool exceeds the cap.
 //!
 //! Waiting for exclusive use is bounded. The driver may block the exclusive call until a stream's queue has
 //! room, and the stream may wait for a thread that waits here. A call that has waited long enough proceeds
@@ -423,6 +423,13 @@ impl PoolReservation {
         let mut state = lock(&self.state);
         state.free(bytes);
         state.life == Life::Destroyed
+    }
+
+    /// Whether streams may not have executed all frees.
+    #[must_use]
+    pub fn has_pending_frees(&self) -> bool {
+        let state = lock(&self.state);
+        state.life == Life::Open && state.executed != state.freed
     }
 
     /// Number of frees so far, for [`PoolReservation::executed`].

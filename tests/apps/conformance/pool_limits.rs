@@ -3,6 +3,7 @@
 
 use crate::child::{self, Helper};
 use crate::pool::{new_pool, of_pool, ordered};
+use crate::query::Spin;
 use crate::words::*;
 use gpuslice_nvabi::types::*;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -13,7 +14,8 @@ family!("pool_limits":
     closed_export_gives_back, access_reads_back, reserved_covers_used, highs_stay, highs_reset,
     highs_are_only_reset, threshold_reads_back, threshold_keeps, kept_is_reused,
     kept_is_given_under_pressure, kept_is_given_to_another_pool, trimmed_to_nothing,
-    trimmed_to_a_part, trim_spares_the_living, gaps_of_a_full_pool;
+    trimmed_to_a_part, trim_spares_the_living, gaps_of_a_full_pool, freed_before_in_its_stream,
+    freed_before_beside_another_stream;
 );
 
 fn figure(pool: CUmemoryPool, attribute: CUmemPool_attribute) -> Outcome<u64> {
@@ -56,6 +58,27 @@ fn gaps_of_a_full_pool(gpu: Gpu) -> Outcome {
     }
     gpu.synchronize()?;
     of_pool(pool, 8 << 20)?;
+    Ok(())
+}
+
+/// Memory that serves each allocation only when the stream has come to the free before it. The program never waits.
+fn freed_before_in_its_stream(gpu: Gpu) -> Outcome {
+    let (pool, spin) = (keeper(gpu)?, Spin::load(gpu)?);
+    for _ in 0..4 {
+        let at = of_pool(pool, gpu.before / 4 * 3)?;
+        spin.launch(20_000_000, CUstream::NULL)?;
+        ok!(cuMemFreeAsync(at, CUstream::NULL));
+    }
+    gpu.synchronize()
+}
+
+/// The same after another stream has freed memory, too.
+fn freed_before_beside_another_stream(gpu: Gpu) -> Outcome {
+    let mut other = CUstream::NULL;
+    ok!(cuStreamCreate(&mut other, CU_STREAM_NON_BLOCKING));
+    ok!(cuMemFreeAsync(ordered(1 << 20, other)?, other));
+    freed_before_in_its_stream(gpu)?;
+    ok!(cuStreamDestroy_v2(other));
     Ok(())
 }
 

@@ -145,23 +145,43 @@ fn stream_priorities(_: Gpu) -> Outcome {
     Ok(())
 }
 
-fn kernel_runs() -> Outcome {
-    use gpuslice_apps::spin::{SPIN_NAME, SPIN_PTX};
-    let gpu = gpu()?;
-    let (mut module, mut function) = (CUmodule::NULL, CUfunction::NULL);
-    let (counter, mut count) = (gpu.alloc(256)?, 0u32);
-    ok!(cuMemsetD32_v2(counter, 0, 64));
-    ok!(cuModuleLoadData(&mut module, SPIN_PTX.as_ptr().cast()));
-    ok!(cuModuleGetFunction(&mut function, module, SPIN_NAME.as_ptr()));
-    let (mut ns, mut at) = (10_000u64, counter);
-    let mut params = [(&raw mut ns).cast(), (&raw mut at).cast()];
-    let (params, stream, none) = (params.as_mut_ptr(), CUstream::NULL, std::ptr::null_mut());
-    for _ in 0..100 {
+/// A kernel that spins, and a word of memory that counts it.
+pub struct Spin {
+    module: CUmodule,
+    function: CUfunction,
+    counter: CUdeviceptr,
+}
+
+impl Spin {
+    pub fn load(gpu: Gpu) -> Outcome<Spin> {
+        use gpuslice_apps::spin::{SPIN_NAME, SPIN_PTX};
+        let (mut module, mut function) = (CUmodule::NULL, CUfunction::NULL);
+        let counter = gpu.alloc(256)?;
+        ok!(cuMemsetD32_v2(counter, 0, 64));
+        ok!(cuModuleLoadData(&mut module, SPIN_PTX.as_ptr().cast()));
+        ok!(cuModuleGetFunction(&mut function, module, SPIN_NAME.as_ptr()));
+        Ok(Spin { module, function, counter })
+    }
+
+    /// Launches it for so many ns.
+    pub fn launch(&self, mut ns: u64, stream: CUstream) -> Outcome {
+        let mut at = self.counter;
+        let mut params = [(&raw mut ns).cast(), (&raw mut at).cast()];
+        let (function, params, none) = (self.function, params.as_mut_ptr(), std::ptr::null_mut());
         ok!(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, params, none));
+        Ok(())
+    }
+}
+
+fn kernel_runs() -> Outcome {
+    let gpu = gpu()?;
+    let (spin, mut count) = (Spin::load(gpu)?, 0u32);
+    for _ in 0..100 {
+        spin.launch(10_000, CUstream::NULL)?;
     }
     gpu.synchronize()?;
-    ok!(cuMemcpyDtoH_v2((&raw mut count).cast(), counter, 4));
+    ok!(cuMemcpyDtoH_v2((&raw mut count).cast(), spin.counter, 4));
     that!(count == 100, "{count} of 100 kernels ran");
-    ok!(cuModuleUnload(module));
+    ok!(cuModuleUnload(spin.module));
     Ok(())
 }
