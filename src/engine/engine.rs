@@ -163,6 +163,7 @@ impl Engine {
             | Event::Looking { .. }
             | Event::Looked { .. }
             | Event::DeviceLooked { .. }
+            | Event::Outside { .. }
             | Event::Unattributed { .. } => self.memory(event, actions),
             Event::Resize { token, container, lane, memory } => {
                 self.resize(token, container, lane, memory, actions)
@@ -275,6 +276,7 @@ impl Engine {
             | Event::Looking { .. }
             | Event::Looked { .. }
             | Event::DeviceLooked { .. }
+            | Event::Outside { .. }
             | Event::Unattributed { .. }
             | Event::Resize { .. }
             | Event::Relimit { .. } => 0,

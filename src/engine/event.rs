@@ -297,6 +297,13 @@ pub enum Event {
         /// NVML's sum for all of them; zero when they are gone.
         used: Bytes,
     },
+    /// NVML was asked for the memory of the processes on a device that are in no container with a slice there.
+    Outside {
+        /// The device.
+        gpu: GpuUuid,
+        /// NVML's sum for all of them.
+        used: Bytes,
+    },
     /// Change a slice's cap. Answered by `Resized` or `Denied`.
     Resize {
         /// For the answer.

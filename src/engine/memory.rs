@@ -98,6 +98,7 @@ impl Engine {
             Event::DeviceLooked { gpu, asked, least, most } => {
                 self.device_looked(gpu, asked, (least, most), actions)
             }
+            Event::Outside { gpu, used } => self.outside(gpu, used),
             Event::Unattributed { container, lane, used } => {
                 self.strangers(container, lane, used, actions)
             }

@@ -231,7 +231,7 @@ impl Engine {
         let lanes = (0..).map(Lane).zip(&container.slices.gpus);
         let needs = lanes.filter_map(|(lane, slice)| {
             let gpu = &self.gpus[slice.gpu?];
-            let bytes = self.kept(index, lane).saturating_sub(slice.stays());
+            let bytes = self.kept(index, lane).saturating_sub(self.unmoved(index, lane));
             Some(ResumeNeed { gpu: gpu.uuid, index: gpu.index, bytes })
         });
         needs.collect()
@@ -246,7 +246,7 @@ impl Engine {
         for (lane, slice) in (0..).map(Lane).zip(&container.slices.gpus) {
             let Some(at) = slice.gpu else { continue };
             let gpu = &self.gpus[at];
-            let others = self.present_on(at).saturating_sub(slice.stays());
+            let others = self.present_on(at).saturating_sub(self.unmoved(index, lane));
             // A restore that finds too little memory can never be repeated (drivers 580 and 595).
             let left = gpu.total.saturating_sub(others.saturating_add(self.taken_beside(at)));
             let memory = self.kept(index, lane);

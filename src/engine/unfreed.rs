@@ -101,6 +101,8 @@ pub(crate) struct Beside {
     pub(crate) own: [Bytes; 2],
     /// All of it at least, by the last look.
     pub(crate) least: Bytes,
+    /// Memory of processes outside of all slices, by the last two samples: one may show a process that has just ended.
+    pub(crate) outside: [Bytes; 2],
     /// When the daemon restarted, until the first look.
     pub(crate) restored: Option<Instant>,
     /// The last look with unfreed memory: when it was asked for, and how much there was at most.

@@ -166,6 +166,25 @@ pub fn attribute(
     events
 }
 
+/// The memory in a sample of processes that are in no container with a slice of the GPU. One whose control group is not
+/// known has ended.
+pub fn outside(sample: &Sample, attached: &[Attached], owners: &[SliceOwner]) -> Option<Event> {
+    let (processes, gpu) = (sample.processes.as_ref().ok()?, GpuUuid(sample.gpu));
+    let here: Vec<&SliceOwner> = owners.iter().filter(|owner| owner.gpu == gpu).collect();
+    let is_here = |it: &&Attached| here.iter().any(|owner| owner.container == it.container);
+    let known: BTreeSet<u32> = attached.iter().filter(is_here).map(|it| it.pid).collect();
+    let is_in = |name: &[u8]| {
+        let mut groups = here.iter().flat_map(|owner| &owner.cgroups);
+        groups.any(|group| within(name, group.as_bytes()))
+    };
+    let of_none = processes.iter().filter_map(|(pid, seen)| {
+        let is_outside =
+            !known.contains(pid) && seen.cgroup.as_deref().is_some_and(|it| !is_in(it));
+        is_outside.then_some(seen.used?)
+    });
+    Some(Event::Outside { gpu, used: Bytes(of_none.fold(0, u64::saturating_add)) })
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::questions::ProcessUsage;
@@ -222,6 +241,28 @@ mod tests {
 
     fn unattributed_of(container: &str, used: u64) -> Event {
         Event::Unattributed { container: id(container), lane: Lane(0), used: Bytes(used) }
+    }
+
+    /// A process of another container, or of a container with a slice of another GPU, counts as one of the host.
+    #[test]
+    fn a_process_is_outside_unless_its_container_has_a_slice_there() {
+        let attached = [process(0, "a", 10), process(1, "b", 12)];
+        let owners = [owner("a", false), SliceOwner { gpu: OTHER, ..owner("b", false) }];
+        let seen = sample_of(
+            &[
+                (10, Some(1), "/pods/a"),
+                (11, Some(2), "/pods/a/inner"),
+                (12, Some(4), "/pods/b"),
+                (13, Some(8), "/"),
+                (14, Some(16), ""),
+                (15, None, "/"),
+            ],
+            &[],
+        );
+        let told = outside(&seen, &attached, &owners);
+        assert_eq!(told, Some(Event::Outside { gpu: GPU, used: Bytes(4 + 8) }));
+        let failed = Sample::of(GPU.0, Err("lost".to_owned()));
+        assert_eq!(outside(&failed, &attached, &owners), None);
     }
 
     #[test]

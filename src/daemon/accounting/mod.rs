@@ -83,6 +83,8 @@ pub struct Accounting {
     moments: RandomState,
     samples: u64,
     asked: Option<Instant>,
+    /// Containers whose memory has returned to the GPU since the sample was asked for: it may not show that.
+    returned: BTreeSet<ContainerId>,
     late: bool,
     /// The look at devices, while its answer is due: what processes claimed. And the earliest moment of the next.
     looking: Option<Claimed>,
@@ -136,6 +138,7 @@ impl Accounting {
             moments: RandomState::new(),
             samples: 0,
             asked: None,
+            returned: BTreeSet::new(),
             late: false,
             looking: None,
             look_next: Instant(0),
@@ -327,12 +330,20 @@ impl Accounting {
         Some(expired.measure)
     }
 
-    /// NVML has answered with a sample.
-    pub fn sampled(&mut self) {
+    /// A container was resumed.
+    pub fn returned(&mut self, container: ContainerId) {
+        if self.asked.is_some() {
+            self.returned.insert(container);
+        }
+    }
+
+    /// NVML has answered with a sample. Returns the containers about which it tells nothing.
+    pub fn sampled(&mut self) -> BTreeSet<ContainerId> {
         self.asked = None;
         if std::mem::take(&mut self.late) {
             tracing::info!("NVML answers again");
         }
+        std::mem::take(&mut self.returned)
     }
 
     /// The events for the engine from one sample of a GPU.

@@ -6,7 +6,7 @@
 
 use super::Daemon;
 use crate::accounting::Claimed;
-use crate::accounting::attribute::Attached;
+use crate::accounting::attribute::{Attached, outside};
 use crate::accounting::questions::{DeviceUsage, Sample};
 use gpuslice_engine::Event;
 use gpuslice_wire::ids::{ClientId, GpuUuid};
@@ -15,10 +15,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 impl Daemon {
     pub(super) fn account_samples(&mut self, samples: &[Sample]) {
-        let attached = self.attached_processes();
+        let mut attached = self.attached_processes();
         let duties = &mut self.duties;
-        duties.accounting.sampled();
         let mut owners = duties.cgroup_limits.owners();
+        let returned = duties.accounting.sampled();
+        attached.retain(|it| !returned.contains(&it.container));
+        owners.retain(|it| !returned.contains(&it.container));
         for owner in &mut owners {
             owner.cgroups.extend(duties.containers.joined_cgroups(&owner.container));
         }
@@ -29,7 +31,8 @@ impl Daemon {
             accounting.note_figures(sample);
             self.duties.cgroup_limits.note_sample(sample);
             let accounting = &mut self.duties.accounting;
-            for event in accounting.attribute(sample, &attached, &owners) {
+            let events = accounting.attribute(sample, &attached, &owners);
+            for event in events.into_iter().chain(outside(sample, &attached, &owners)) {
                 self.deliver(event);
             }
             self.note_mps(sample, &attached);

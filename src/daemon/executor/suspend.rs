@@ -76,6 +76,9 @@ impl Duties {
     /// Passes the ends of moves to the engine.
     pub fn memory_moved(&mut self, ended: impl IntoIterator<Item = Moved>) {
         for Moved { container, away, moved } in ended {
+            if !away {
+                self.accounting.returned(container);
+            }
             let stays = moved.map(|moved| self.clients.beside(&container, &moved));
             self.tasks.step(Event::MemoryMoved { container, away, stays });
         }

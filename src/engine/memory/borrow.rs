@@ -18,7 +18,8 @@
 //! The resume of a suspended container is a claim, too, if all of its memory is promised to it.
 //!
 //! A claim waits for the grace and [`RECLAIM_MOVE_MAX`] at most, then it is refused too. The caps fit on the GPU
-//! together, so what is missing for claims is never more than what is borrowed.
+//! together, so what is missing for claims is never more than what is borrowed, but for memory of processes outside of
+//! all slices, which no cap counts.
 //!
 //! What an ended container had borrowed counts as borrowed until the driver has freed it, and so does what an ended
 //! process of a suspended one had on the GPU: a claim waits, and no borrower is asked for that.
@@ -34,7 +35,7 @@
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 use gpuslice_wire::admin::MemoryAsk;
-use gpuslice_wire::ids::{ContainerId, Lane};
+use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
 use gpuslice_wire::limits::NAME_BYTES_MAX;
 use gpuslice_wire::policy::Class;
 use gpuslice_wire::snapshot::Snapshot;
@@ -150,10 +151,18 @@ impl Engine {
         self.slices_on(gpu).filter(|(index, ..)| !self.is_away(*index))
     }
 
-    /// Memory of a GPU that neither containers, nor ended ones, nor the driver have.
+    /// Memory of a GPU that neither containers, nor ended ones, nor the driver, nor processes outside of slices have.
     pub(crate) fn free_on(&self, gpu: usize) -> Bytes {
+        let [last, before] = self.gpus[gpu].beside.outside;
         let taken = self.taken_beside(gpu).saturating_add(self.present_on(gpu));
-        self.gpus[gpu].total.saturating_sub(taken)
+        self.gpus[gpu].total.saturating_sub(taken.saturating_add(last.min(before)))
+    }
+
+    /// A sample shows so much memory of processes outside of all slices. None of it is lent.
+    pub(crate) fn outside(&mut self, gpu: GpuUuid, used: Bytes) {
+        if let Some(gpu) = self.gpus.iter_mut().find(|it| it.uuid == gpu) {
+            gpu.beside.outside = [used, gpu.beside.outside[0]];
+        }
     }
 
     /// Memory of a GPU that ended containers or the driver have.
@@ -199,9 +208,9 @@ impl Engine {
 
     /// The resumes that wait for borrowed memory of a GPU.
     fn returns_to(&self, gpu: usize) -> impl Iterator<Item = Claim> + '_ {
-        self.slices_on(gpu).filter_map(|(index, lane, slice)| {
+        self.slices_on(gpu).filter_map(|(index, lane, _)| {
             let (_, since) = self.containers.get(index)?.resume?;
-            let need = self.kept(index, lane).saturating_sub(slice.stays());
+            let need = self.kept(index, lane).saturating_sub(self.unmoved(index, lane));
             Some(Claim { index, lane, need, since, growth: None })
         })
     }

@@ -76,6 +76,18 @@ impl Engine {
         }
     }
 
+    /// The part of what is charged to a suspended container that is on the GPU and need not return: of processes that
+    /// were not moved, and of ended ones. What its processes have taken since is charged when it is resumed.
+    pub(crate) fn unmoved(&self, index: ContainerIndex, lane: Lane) -> Bytes {
+        let slice = self.containers.get(index).and_then(|it| it.slices.get(lane));
+        let Some(slice) = slice else { return Bytes::ZERO };
+        let bytes = |kept| Bytes(u64::try_from(kept).unwrap_or(u64::MAX));
+        let attached = self.lanes_of(index, lane).map(|it| it.left_behind.min(bytes(it.kept())));
+        let strangers = slice.strangers_left.min(slice.unattributed.charged());
+        let charged = attached.fold(strangers, Bytes::saturating_add);
+        slice.left_behind.charged().min(charged).saturating_add(slice.unfreed.sum())
+    }
+
     /// What counts as left behind of a container, on all its GPUs.
     pub(crate) fn left_behind(&self, index: ContainerIndex) -> Bytes {
         let slices = self.containers.get(index).map(|it| it.slices.gpus.iter());

@@ -122,6 +122,16 @@ fn a_resume_needs_what_is_not_on_the_gpu() {
     let (client, lane, bytes) = (clients[0], Lane(0), Bytes(2 * GIB));
     rig.step(Event::Release { client, lane, bytes });
     assert_eq!(needs(&rig), [(0, 4)], "what it gives back meanwhile is on the host");
+    // What a process takes around the shim meanwhile is no part of what returns.
+    let (client, container) = (rig.attach("a", 0).expect("attaches"), id("a"));
+    for _ in 0..2 {
+        rig.now += 300 * MS;
+        let used = Bytes(3 * GIB);
+        rig.step(Event::Measured { client, lane, used, requested: false });
+        rig.step(Event::Looked { container, lane });
+    }
+    assert_eq!(rig.engine.present_on(0), Bytes(5 * GIB), "beside 1 GiB of the other container");
+    assert_eq!(needs(&rig), [(0, 4)]);
 }
 
 /// What its processes claim to hold is not on the device, so it explains nothing that NVML shows there.

@@ -53,7 +53,7 @@ impl Engine {
                 let gpu = slices.and_then(|slices| slices.get(*lane)?.gpu);
                 gpu.map_or(none, |gpu| 1 << gpu)
             }
-            Event::DeviceLooked { gpu, .. } => {
+            Event::DeviceLooked { gpu, .. } | Event::Outside { gpu, .. } => {
                 let at = self.gpus.iter().position(|it| it.uuid == *gpu);
                 at.map_or(none, |at| 1 << at)
             }
@@ -235,7 +235,7 @@ impl Engine {
             let slices = self.containers.get(index).map_or(&[][..], |it| &it.slices.gpus);
             (0..).map(Lane).zip(slices).all(|(lane, slice)| {
                 let gpu = slice.gpu.filter(|gpu| self.gpus[*gpu].lending.due.is_none());
-                let left = |gpu| self.free_on(gpu).saturating_add(slice.stays());
+                let left = |gpu| self.free_on(gpu).saturating_add(self.unmoved(index, lane));
                 gpu.is_some_and(|gpu| self.kept(index, lane) <= left(gpu))
             })
         };

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Process;
-use crate::tests::{attached, holds};
+use crate::tests::{attached, holds, uuid};
 use gpuslice_wire::select::GpuSelector;
 
 /// A request that waited for its container's resume is a claim from then on: the borrower has the whole grace.
@@ -211,4 +211,27 @@ fn a_claim_waits_for_what_an_ended_process_of_a_suspended_borrower_has_left() {
         let freed = pass(&mut rig, 8_000 * MS);
         assert_eq!((answer(&freed, web), rig.now), (Some(Ok(12)), 8_000 * MS));
     }
+}
+
+/// Memory of processes outside of all slices is not lent: a claim waits for a borrower and does not fail at the driver.
+#[test]
+fn memory_of_processes_outside_of_all_slices_is_not_lent() {
+    let (mut rig, burst, web) = rig(Config::default());
+    let sample = |rig: &mut Rig, gib| {
+        rig.step(Event::Outside { gpu: uuid(0), used: Bytes(gib * GIB) });
+    };
+    sample(&mut rig, 2);
+    assert_eq!(seen(&rig, "burst"), (16, 16), "one sample may show a process that has ended");
+    sample(&mut rig, 2);
+    assert_eq!(seen(&rig, "burst"), (16, 14));
+    assert_eq!(answer(&take(&mut rig, burst, 15), burst), Some(Err(false)));
+    assert_eq!(answer(&take(&mut rig, burst, 14), burst), Some(Ok(14)));
+    let actions = take(&mut rig, web, 2);
+    assert_eq!((answer(&actions, web), wanted(&actions, "burst")), (None, Some(2)));
+    assert_eq!(answer(&give(&mut rig, burst, 2), web), Some(Ok(2)));
+    // Where nothing is lent the driver decides, as without limits.
+    give(&mut rig, burst, 12);
+    sample(&mut rig, 9);
+    sample(&mut rig, 9);
+    assert_eq!(answer(&take(&mut rig, web, 10), web), Some(Ok(10)));
 }
