@@ -32,6 +32,9 @@ const NOTE: &str = "gpus";
 /// The file of a simulated GPU that is locked.
 const STATE: &str = "state";
 
+/// How often /proc/locks is read for the holder of a lock.
+const READS: usize = 10;
+
 /// Another daemon serves these GPUs.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverLockError {
@@ -79,8 +82,12 @@ impl fmt::Display for LockHolder {
 
 impl LockHolder {
     fn of(file: &File) -> LockHolder {
-        let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
-        let Some(pid) = file.metadata().ok().and_then(|it| in_locks(&locks, &it)) else {
+        let found = || {
+            let locks = fs::read_to_string("/proc/locks").ok()?;
+            in_locks(&locks, &file.metadata().ok()?)
+        };
+        // The kernel leaves out locks where others are taken or released during the read.
+        let Some(pid) = (0..READS).find_map(|_| found()) else {
             return LockHolder::default();
         };
         let process = PathBuf::from(format!("/proc/{pid}"));

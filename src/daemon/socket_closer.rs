@@ -13,10 +13,11 @@
 //! A socket to be closed is shut down at once, so that its peer sees the end, and is handed to a child
 //! process (a *helper*), which closes it. The helper waits until the daemon has closed its own copy;
 //! otherwise the daemon's close could be the last. A helper that takes longer than [`STUCK_AFTER`] is
-//! killed, which ends every wait except the one for a FUSE server, and another helper takes over. There
-//! are at most [`HELPERS_MAX`] helpers, and at most [`HELPERS_PER_OWNER`] of them work for one
-//! container at a time. So a container that blocks its helpers delays its own sockets: they wait, open
-//! but shut down, and beyond [`BEHIND`] of them none of its connections is accepted.
+//! killed, which ends every wait except the one for a FUSE server, and another helper takes over. At most
+//! [`HELPERS_MAX`] helpers work, and at most [`HELPERS_PER_OWNER`] of them for one container at a time, those
+//! included that are killed and do not end. Containers are served in turn, one socket each. So a container that
+//! blocks its helpers delays its own sockets: they wait, open but shut down, and beyond [`BEHIND`] of them
+//! none of its connections is accepted. Another container's socket waits for one of each such container at most.
 
 // For the code between fork and exec.
 #![allow(unsafe_code)]
@@ -42,8 +43,11 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 
-/// Helpers at a time, including killed ones that have not ended yet.
+/// Helpers that work at a time.
 const HELPERS_MAX: usize = 8;
+/// Helpers at a time, including killed ones that have not ended yet: more of these only if so many containers have
+/// FUSE servers that do not answer.
+const ALL_MAX: usize = 24;
 /// Helpers that work for one owner at a time.
 const HELPERS_PER_OWNER: usize = 2;
 /// How long a helper may take to close a socket. It normally takes microseconds.
@@ -56,7 +60,7 @@ const BEHIND: usize = 16;
 const TOGETHER_MAX: usize = 128;
 
 /// Descriptors that a [`SocketCloser`] needs for its helpers.
-pub const DESCRIPTORS: u64 = HELPERS_MAX as u64;
+pub const DESCRIPTORS: u64 = ALL_MAX as u64;
 
 /// The peers for which a socket is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,8 +85,8 @@ struct Closings {
     helpers: Vec<Helper>,
     /// Helpers that have closed their channel, until they can be reaped.
     gone: Vec<Child>,
-    /// Sockets to be closed, oldest first.
-    waiting: VecDeque<(SocketOwner, OwnedFd)>,
+    /// Sockets to be closed, oldest first, by owner; the owner that is served next is the first one.
+    waiting: VecDeque<(SocketOwner, VecDeque<OwnedFd>)>,
     /// When the next hand-over is tried, after one failed.
     again: Option<Instant>,
     /// Stuck helpers.
@@ -127,15 +131,18 @@ impl SocketCloser {
         let _ = closings.watch.forget(&fd);
         // Fails on a socket that is no longer connected, which is as good.
         let _ = shutdown(fd.as_raw_fd(), Shutdown::Both);
-        closings.waiting.push_back((owner, fd));
+        match closings.waiting.iter_mut().find(|(whose, _)| *whose == owner) {
+            Some((_, its)) => its.push_back(fd),
+            None => closings.waiting.push_back((owner, VecDeque::from([fd]))),
+        }
         closings.hand_over();
     }
 
     /// Whether too many sockets of an owner wait to be closed.
     pub fn is_behind(&self, owner: SocketOwner) -> bool {
         let closings = self.0.borrow();
-        let its = closings.waiting.iter().filter(|(whose, _)| *whose == owner);
-        its.count() >= BEHIND
+        let its = closings.waiting.iter().find(|(whose, _)| *whose == owner);
+        its.is_some_and(|(_, its)| its.len() >= BEHIND)
     }
 
     /// Handles a helper that has closed its socket or has ended.
@@ -168,7 +175,7 @@ impl SocketCloser {
             // Without a helper this process closes them.
             let _ = closings.start();
         }
-        let waiting: Vec<OwnedFd> = closings.waiting.drain(..).map(|(_, fd)| fd).collect();
+        let waiting: Vec<OwnedFd> = closings.waiting.drain(..).flat_map(|(_, its)| its).collect();
         if let Some(helper) = closings.helpers.iter().rfind(|it| !it.killed) {
             for part in waiting.chunks(TOGETHER_MAX) {
                 let _ = helper.give(part);
@@ -214,28 +221,34 @@ impl Closings {
         self.gone.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
     }
 
-    /// Hands waiting sockets to free helpers.
+    /// Hands waiting sockets to free helpers, one of each owner in turn.
     fn hand_over(&mut self) {
         self.again = None;
-        let busy = |helpers: &[Helper], owner| {
-            let with_it = |it: &&Helper| it.busy.is_some_and(|(whose, _)| whose == owner);
-            helpers.iter().filter(with_it).count()
-        };
-        while let Some(next) = self
-            .waiting
-            .iter()
-            .position(|(owner, _)| busy(&self.helpers, *owner) < HELPERS_PER_OWNER)
-        {
+        while let Some(next) = self.next() {
             let Some(helper) = self.idle() else { return };
-            let Some((owner, fd)) = self.waiting.remove(next) else {
+            let Some((owner, mut its)) = self.waiting.remove(next) else {
                 return;
             };
-            if let Err(fd) = self.helpers[helper].take_on(owner, fd) {
-                self.waiting.push_front((owner, fd));
+            let Some(fd) = its.pop_front() else { continue };
+            let taken = self.helpers[helper].take_on(owner, fd);
+            let failed = taken.map_err(|fd| its.push_front(fd)).is_err();
+            if !its.is_empty() {
+                self.waiting.push_back((owner, its));
+            }
+            if failed {
                 self.again = Some(now().plus(AGAIN_AFTER));
                 return;
             }
         }
+    }
+
+    /// The index of the owner whose socket is handed over next; none if each has as many helpers as it may.
+    fn next(&self) -> Option<usize> {
+        let busy = |owner| {
+            let with_it = |it: &&Helper| it.busy.is_some_and(|(whose, _)| whose == owner);
+            self.helpers.iter().filter(with_it).count()
+        };
+        self.waiting.iter().position(|(owner, _)| busy(*owner) < HELPERS_PER_OWNER)
     }
 
     /// The index of a free helper; starts one if there is none.
@@ -244,7 +257,8 @@ impl Closings {
         if let Some(at) = self.helpers.iter().position(idle) {
             return Some(at);
         }
-        if self.helpers.len() + self.gone.len() >= HELPERS_MAX {
+        let working = self.helpers.iter().filter(|it| !it.killed).count();
+        if working >= HELPERS_MAX || self.helpers.len() + self.gone.len() >= ALL_MAX {
             return None;
         }
         if let Err(why) = self.start() {
@@ -355,5 +369,72 @@ pub fn serve_child() {
         if sent.is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::poll::Poll;
+
+    /// Sockets of this many containers wait before that of the last one.
+    const ATTACKERS: u16 = 4;
+
+    fn owner(number: u16) -> SocketOwner {
+        SocketOwner::Container(ContainerId::new(&format!("c{number}")).expect("an id"))
+    }
+
+    fn socket() -> OwnedFd {
+        seqpacket::pair().expect("a pair").0
+    }
+
+    /// A helper that never answers, and the other end of its channel.
+    fn silent() -> (Helper, OwnedFd) {
+        let (channel, theirs) = seqpacket::pair().expect("a pair");
+        let process = Command::new("true").spawn().expect("it starts");
+        (Helper { process, channel, busy: None, killed: false }, theirs)
+    }
+
+    /// Containers that have all helpers, and many sockets more, delay another one's by a socket of each.
+    #[test]
+    fn owners_are_served_in_turn() {
+        let closer = SocketCloser::new(Poll::new().expect("a poll").watch());
+        let (helpers, _ends): (Vec<_>, Vec<_>) = (0..HELPERS_MAX).map(|_| silent()).unzip();
+        closer.0.borrow_mut().helpers = helpers;
+        for number in 0..ATTACKERS {
+            (0..20).for_each(|_| closer.close(owner(number), socket()));
+            assert!(closer.is_behind(owner(number)));
+        }
+        closer.close(owner(ATTACKERS), socket());
+        assert!(!closer.is_behind(owner(ATTACKERS)));
+        let mut closings = closer.0.borrow_mut();
+        let served = |closings: &Closings| {
+            let busy = closings.helpers.iter().filter_map(|it| it.busy);
+            busy.filter(|(whose, _)| *whose == owner(ATTACKERS)).count()
+        };
+        let mut closed = 0;
+        while served(&closings) == 0 {
+            closings.helpers[closed % HELPERS_MAX].busy = None;
+            closed += 1;
+            closings.hand_over();
+        }
+        assert!(closed <= usize::from(ATTACKERS) + 1, "after {closed} others");
+    }
+
+    /// Helpers that were killed and do not end are no reason to close nothing any more.
+    #[test]
+    fn a_killed_helper_takes_no_place_of_one_that_works() {
+        let closer = SocketCloser::new(Poll::new().expect("a poll").watch());
+        let (mut helpers, _ends): (Vec<_>, Vec<_>) = (0..=HELPERS_MAX).map(|_| silent()).unzip();
+        for (at, helper) in helpers.iter_mut().take(HELPERS_MAX).enumerate() {
+            helper.busy = Some((owner(at as u16 / 2), now()));
+            helper.killed = true;
+        }
+        closer.0.borrow_mut().helpers = helpers;
+        closer.close(owner(0), socket());
+        assert!(closer.0.borrow().helpers[HELPERS_MAX].busy.is_none(), "its two helpers are stuck");
+        closer.close(owner(ATTACKERS), socket());
+        let closings = closer.0.borrow();
+        assert_eq!(closings.helpers[HELPERS_MAX].busy.map(|it| it.0), Some(owner(ATTACKERS)));
     }
 }

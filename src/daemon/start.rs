@@ -41,6 +41,7 @@ use clap::Parser;
 use gpuslice_engine::{Engine, Event, NoSlices};
 use gpuslice_host::clock::now;
 use gpuslice_host::layout::ADMIN_SOCKET;
+use gpuslice_wire::owner::ClaimId;
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
@@ -421,8 +422,9 @@ fn take_up(daemon: &mut Daemon) -> io::Result<()> {
         }
     }
     daemon.restore_claims(&joined);
-    // After the claims: a claim's groups are those of its containers.
-    records.iter().for_each(|it| daemon.duties.restore_over_cap(it));
+    // After their containers, whose groups are theirs.
+    let claims = records.iter().filter(|it| ClaimId::of_slice(&it.container).is_some());
+    claims.for_each(|it| daemon.duties.restore_over_cap(it));
     // Last: the restore of many slices can take longer than their processes are waited for.
     records.iter().for_each(|it| daemon.deliver(Event::Opened { container: it.container }));
     Ok(())

@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn the_budget_fits_the_descriptor_limit() {
-        for fds in 64..8192 {
+        for fds in 80..8192 {
             for containers in [1, 7, 256] {
                 let budget = Budget::new(fds, containers);
                 let used = OWN

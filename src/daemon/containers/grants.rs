@@ -96,11 +96,15 @@ impl Grants {
             return self.write(at, Some(Grant { process, granted }));
         }
         if granted.iter().any(|&bytes| bytes > Bytes::ZERO) {
-            // Prefer the entry of a client that it took over: then each grant is on disk once at any moment, and
-            // however often a process attaches, there are no more entries than clients.
+            // Prefer the entry of a client that it took over, which is of the same process: then each grant is on disk
+            // once at any moment, and however often a process attaches, there are no more entries than clients.
             let is_over = |entry: &Entry| entry.client.is_some_and(|it| !is_known(it));
+            let is_of_it = |entry: &Entry| {
+                is_over(entry) && entry.grant.is_some_and(|it| it.process == process)
+            };
             let is_free = |entry: &Entry| entry.client.is_none();
-            let at = self.entries.iter().position(is_over);
+            let at = self.entries.iter().position(is_of_it);
+            let at = at.or_else(|| self.entries.iter().position(is_over));
             let at = at.or_else(|| self.entries.iter().position(is_free));
             let at = at.unwrap_or(self.entries.len());
             if at == self.entries.len() {
@@ -326,6 +330,20 @@ mod tests {
         }
         grants.note(client(1_000), Some(WHO), granted(0), |it| it == client(3));
         assert_eq!((says(dir.path()), size()), (vec![3], before));
+    }
+
+    /// Another process has just ended, too. Its entry is not the one that is written first: a daemon killed before the
+    /// next write would find the grant of the process that attached twice.
+    #[test]
+    fn a_grant_that_is_taken_over_replaces_that_of_the_same_process() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut grants = begun(dir.path());
+        let other = Process { pid: 8, born: 9 };
+        grants.note(client(1), Some(other), granted(1), |_| true);
+        grants.note(client(2), Some(WHO), granted(2), |_| true);
+        grants.note(client(3), Some(WHO), granted(2), |it| it == client(3));
+        let free = grants.entries.iter().map(|it| it.client).collect::<Vec<_>>();
+        assert_eq!((free, says(dir.path())), (vec![None, Some(client(3))], vec![2]));
     }
 
     #[test]

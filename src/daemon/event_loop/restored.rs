@@ -12,6 +12,10 @@ impl Daemon {
     pub fn restore(&mut self, record: &Record) {
         crate::restore::restore(&mut self.engine, &mut self.duties, record);
         self.settle();
+        // Before it may end: processes that its first one leaves behind go on. A claim has no first process.
+        if ClaimId::of_slice(&record.container).is_none() {
+            self.duties.restore_over_cap(record);
+        }
         self.end_if_over(record.container);
     }
 

@@ -288,7 +288,7 @@ fn not_reading_answers_ends_the_connection() {
 #[test]
 fn few_descriptors_are_shared_out() {
     let mut node = Node::new();
-    node.start_daemon_limited(124);
+    node.start_daemon_limited(140);
     node.must_admit("a", Bytes(GIB));
     let flood: Vec<TenantClient> = (0..200).map(|_| node.tenant("a")).collect();
     node.must_admit("b", Bytes(GIB));

@@ -13,7 +13,7 @@ use std::fs;
 struct Scene {
     case: Case,
     group: Group,
-    _idle: Idle,
+    first: Option<Idle>,
     _stranger: Stranger,
 }
 
@@ -29,7 +29,7 @@ impl Scene {
         // no driver's library has such a lock.
         let stranger = Stranger::start_with(&case.node, &group, &["--idle"]);
         assert!(stranger.got > GIB / 2, "nothing limited it: {}", stranger.got);
-        Some(Scene { case, group, _idle: idle, _stranger: stranger })
+        Some(Scene { case, group, first: Some(idle), _stranger: stranger })
     }
 
     /// The kinds of events of this container since the daemon's start, with its amounts.
@@ -132,6 +132,20 @@ fn a_frozen_container_whose_slice_is_not_restored_goes_on() {
     scene.case.start_beside("devices=1,mem=1GiB,mig=0", "other");
     eventually("a group that runs", || !scene.is_frozen());
     assert!(scene.case.node.log().contains("slice not restored"));
+}
+
+/// The container's first process ends while no daemon runs, and others of it live: the next daemon ends the slice.
+#[test]
+fn a_frozen_container_that_ended_while_no_daemon_ran_goes_on() {
+    let Some(mut scene) = Scene::start("over the cap", "over_cap_freeze_s = 5\n") else {
+        return;
+    };
+    eventually("a frozen group", || scene.is_frozen());
+    scene.case.node.end_daemon(Signal::SIGKILL);
+    drop(scene.first.take());
+    scene.case.start_again();
+    eventually("a group that runs", || !scene.is_frozen());
+    assert!(scene.processes() > 0 && !scene.case.node.containers().contains("web"));
 }
 
 /// Another program has frozen the container when that is due, and lets it go on later: then it is frozen.
