@@ -15,7 +15,7 @@ use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::turns::Turns;
 use nix::errno::Errno;
 use nix::sys::socket::sockopt::{PeerCredentials, ReceiveTimeout};
-use nix::sys::socket::{MsgFlags, getsockopt, recv, setsockopt};
+use nix::sys::socket::{MsgFlags, Shutdown, getsockopt, recv, setsockopt, shutdown};
 use nix::sys::time::{TimeVal, TimeValLike};
 use nix::unistd::Pid;
 use std::cell::RefCell;
@@ -34,6 +34,11 @@ const RESTART_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug, thiserror::Error)]
 #[error("the daemon at {} closed the connection; check that this user may use it", .0.display())]
 pub struct Closed(PathBuf);
+
+/// The daemon has not answered in time. It may do so later: whether it does what was asked is unknown.
+#[derive(Debug, thiserror::Error)]
+#[error("the daemon at {} did not answer within {ANSWER_SECONDS} s; whether it does what was asked is unknown", .0.display())]
+pub struct Silent(PathBuf);
 
 /// A connection to a daemon.
 pub struct Admin {
@@ -162,15 +167,15 @@ impl Admin {
                 Err(Errno::ECONNRESET) => break Ok(0),
                 // Stop and continue (SIGSTOP, SIGCONT) also interrupt a wait with a time limit.
                 Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => {
+                    // Else a late answer would be taken for that of the next command, which connects again now.
+                    let _ = shutdown(self.socket.borrow().as_raw_fd(), Shutdown::Both);
+                    return Err(Silent(self.path.clone()).into());
+                }
                 done => break done,
             }
         };
-        let len = received.with_context(|| {
-            format!(
-                "the daemon at {} did not answer within {ANSWER_SECONDS} s",
-                self.path.display()
-            )
-        })?;
+        let len = received.with_context(|| format!("the daemon at {}", self.path.display()))?;
         if len == 0 {
             return Err(Closed(self.path.clone()).into());
         }
@@ -211,19 +216,26 @@ impl Admin {
         Admin::connect_to(self.path.parent().unwrap_or(Path::new("/")), name)
     }
 
-    /// As [`Admin::list`], but reconnects to a daemon that was restarted meanwhile, and waits for one that is being
-    /// restarted.
+    /// As [`Admin::list`], also from a daemon that is being restarted.
+    ///
+    /// # Errors
+    /// As [`Admin::over_restarts`].
+    pub fn list_again(&self) -> Result<(u64, Vec<Snapshot>)> {
+        self.over_restarts(Admin::list)
+    }
+
+    /// Asks, reconnects to a daemon that was restarted meanwhile, and waits for one that is being restarted.
     ///
     /// # Errors
     /// As [`Admin::ask`], if no daemon has answered after [`RESTART_MAX`].
-    pub fn list_again(&self) -> Result<(u64, Vec<Snapshot>)> {
+    pub fn over_restarts<T>(&self, ask: impl Fn(&Admin) -> Result<T>) -> Result<T> {
         let began = Instant::now();
-        let mut listed = self.list().or_else(|_| self.again()?.list());
-        while listed.is_err() && began.elapsed() < RESTART_MAX {
+        let mut answer = ask(self).or_else(|_| ask(&self.again()?));
+        while answer.is_err() && began.elapsed() < RESTART_MAX {
             std::thread::sleep(RESTART_PAUSE);
-            listed = self.again().and_then(|admin| admin.list());
+            answer = self.again().and_then(|admin| ask(&admin));
         }
-        listed
+        answer
     }
 
     /// The events after number `after`, oldest first, and the end of the answer. There may be more after these.
@@ -318,6 +330,7 @@ impl Admin {
             match self.receive() {
                 Ok(Snapshot::End { now_ns }) => return Ok((now_ns, rows)),
                 Ok(row) => rows.push(row),
+                Err(why) if why.is::<Silent>() => {} // the time is over
                 Err(why) => return Err(why),
             }
         }
@@ -343,7 +356,7 @@ impl Admin {
 mod tests {
     use super::*;
     use gpuslice_host::layout::OBSERVE_SOCKET;
-    use nix::sys::socket::{Backlog, SockFlag, accept, listen};
+    use nix::sys::socket::{Backlog, SockFlag, accept, listen, send};
 
     /// A daemon closes a connection that has said nothing for a second, and a command may get ready for longer.
     #[test]
@@ -362,6 +375,33 @@ mod tests {
         assert_eq!(decode(&buffer[..len]), Ok((RequestId(1), Command::List {})));
         let patience = getsockopt(&*admin.socket.borrow(), ReceiveTimeout).expect("there");
         assert_eq!(patience, TimeVal::seconds(0));
+    }
+
+    /// A daemon that is late answers when the command has given up: the next command is not told that.
+    #[test]
+    fn an_answer_that_comes_too_late_is_not_taken_for_that_of_the_next_command() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let listener = seqpacket::bound(dir.path(), OBSERVE_SOCKET, SockFlag::empty());
+        let listener = listener.expect("a socket");
+        listen(&listener, Backlog::new(2).expect("small")).expect("listening");
+        let accepted = || accept(listener.as_raw_fd()).expect("a connection");
+        let admin = Admin::connect_to(dir.path(), OBSERVE_SOCKET).expect("connected");
+        let patience = TimeVal::milliseconds(50);
+        setsockopt(&*admin.socket.borrow(), ReceiveTimeout, &patience).expect("set");
+        let first = accepted();
+        let late = admin.ask(&Command::List {});
+        assert!(late.is_err_and(|why| why.is::<Silent>()));
+        let answer = |to, answer: &Answer| {
+            let mut buffer = [0u8; FRAME_BYTES_MAX];
+            let len = encode(RequestId(1), answer, &mut buffer).expect("short");
+            send(to, &buffer[..len], MsgFlags::MSG_NOSIGNAL)
+        };
+        assert!(answer(first, &Answer::Done {}).is_err(), "its reader is gone");
+        std::thread::scope(|scope| {
+            scope.spawn(|| answer(accepted(), &Answer::Dismissed {}).expect("sent"));
+            admin.wait_for_long().expect("set");
+            assert_eq!(admin.ask(&Command::List {}).expect("an answer"), Answer::Dismissed {});
+        });
     }
 
     #[test]

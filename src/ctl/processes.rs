@@ -31,6 +31,13 @@ pub struct Process {
     pub launches: u64,
 }
 
+/// The number of a container's processes, those included that have memory and no connection, as just after a restart
+/// of the daemon.
+pub fn number(all: &[Process]) -> usize {
+    // Each has a row for each GPU of the container.
+    all.first().map_or(0, |first| all.iter().filter(|it| it.gpu == first.gpu).count())
+}
+
 impl Process {
     /// Reads a row; `None` for a row of another kind.
     pub fn of(row: Snapshot) -> Option<Process> {

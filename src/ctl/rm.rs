@@ -4,6 +4,7 @@
 use crate::admin::Admin;
 use crate::node;
 use crate::out;
+use crate::processes;
 use crate::refused::reworded;
 use crate::table::{Row, View};
 use crate::text::counted;
@@ -42,25 +43,24 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     let admin = Admin::connect(&dir)?;
     // All are found before the first one is removed.
     let view = View::of(admin.list()?);
-    let mut all: Vec<(&String, String)> = Vec::new();
+    let mut all: Vec<(&String, String, ContainerId)> = Vec::new();
     for asked in &options.containers {
         let id = find(&view, asked, &dir)?;
-        if all.iter().any(|(_, other)| *other == id) {
+        if all.iter().any(|(_, other, _)| *other == id) {
             continue;
         }
-        let rows = view.rows.iter().filter(|row| row.container == id);
-        let processes = rows.map(|row| row.clients).max().unwrap_or(0);
+        let container = ContainerId::new(&id).context(id.clone())?;
+        let processes = admin.processes(container)?.map_or(0, |all| processes::number(&all));
         // The daemon refuses to remove a suspended one, and tells to resume it first: --force does not help.
         let is_suspended = view.suspensions.get(&id) == Some(&SuspensionState::Suspended);
         if processes > 0 && !options.force && !is_suspended {
-            let processes = counted(processes.into(), "process");
+            let processes = counted(processes as u64, "process");
             bail!("{asked} has {processes} on the GPU; end them first, or add --force");
         }
-        all.push((asked, id));
+        all.push((asked, id, container));
     }
     let mut removed = Vec::new();
-    let done = all.into_iter().try_for_each(|(asked, id)| {
-        let container = ContainerId::new(&id).context(id.clone())?;
+    let done = all.into_iter().try_for_each(|(asked, id, container)| {
         admin
             .ask(&Command::Dismiss { container })
             .map_err(|why| reworded(&why, (&id, asked), options.runtime_dir.as_deref()))?;

@@ -119,7 +119,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         return Ok(code);
     }
     let answer = host.admin.ask(&admit).context("no slice")?;
-    let _slice = Admitted { admin: &host.admin, container: ContainerId::new(&id)? };
+    let slice = Admitted { admin: &host.admin, container: ContainerId::new(&id)? };
     let Answer::Admitted { mounts } = answer else {
         bail!("unexpected answer from the daemon; check that it has the same version")
     };
@@ -143,7 +143,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     }
     match child::status(&mut command) {
         Ok(code) => {
-            background::wait(&host.admin, &id);
+            background::wait(&host.admin, slice.container);
             Ok(code)
         }
         Err(why) => {

@@ -9,7 +9,7 @@
 
 mod memory;
 
-use crate::admin::Admin;
+use crate::admin::{Admin, Silent};
 use crate::node;
 use crate::out;
 use crate::rm::find;
@@ -241,6 +241,7 @@ fn undo(
         }
     }
     match left.is_empty() {
+        true if why.is::<Silent>() => anyhow!("{why:#}; what came before it was set back"),
         true => anyhow!("{why:#}; nothing was changed: what came before it was set back"),
         false => anyhow!("{why:#}; {}", left.join("; ")),
     }

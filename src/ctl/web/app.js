@@ -252,7 +252,7 @@ function say(text, isBad) {
 }
 
 let refused = null; // why this page has no figures, if the server has said it
-const stream = new EventSource("/stream");
+const stream = new EventSource("stream");
 stream.onmessage = (message) => {
   const news = JSON.parse(message.data);
   if (!news) return;

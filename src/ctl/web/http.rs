@@ -3,7 +3,8 @@
 //! A browser sends requests in the name of any page that it shows. Three checks keep foreign pages out: a request has
 //! a `Host` of this server, so that a name which a foreign page lets point here is refused (DNS rebinding); what a
 //! browser marks as coming from another site is refused; and each request has the token that the command printed, which
-//! also keeps other users of the machine out.
+//! also keeps other users of the machine out. A browser keeps the token as a cookie, and sends a host's cookies to all
+//! of its ports, another user's included. So the pages are in a directory with a random name, for which the cookie is.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -11,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 pub const HEAD_BYTES_MAX: usize = 8_192;
 /// Header lines of a request.
 const HEADERS_MAX: usize = 64;
-/// The cookie's name, before the server's port: a browser keeps cookies by host, whatever the port.
+/// The cookie's name, before the server's port.
 const COOKIE: &str = "gpuslice";
 
 /// A refusal or another answer without a page.
@@ -33,7 +34,10 @@ pub const NO_TOKEN: Status = status(
     "open the address that gpuslice web has printed: it ends in a token",
 );
 pub const FOREIGN: Status = status("403 Forbidden", "another site may not read this page");
-pub const NOT_FOUND: Status = status("404 Not Found", "there is no such page; go to /");
+pub const NOT_FOUND: Status = status(
+    "404 Not Found",
+    "there is no such page; open the address that gpuslice web has printed",
+);
 pub const METHOD: Status = status("405 Method Not Allowed", "this view can only be read");
 pub const WRONG_HOST: Status = status(
     "421 Misdirected Request",
@@ -64,7 +68,7 @@ pub enum Page {
 pub enum Asked {
     /// A page.
     Page(Page),
-    /// The page's address has the token: the answer sets the cookie.
+    /// The address that was printed, with the token: the answer sets the cookie and leads to the page.
     Enter,
 }
 
@@ -109,11 +113,14 @@ pub struct Rules {
     port: u16,
     /// The token; none if the view is open to all who reach it.
     token: Option<String>,
+    /// The directory of the pages, between slashes; with a token, its name is random.
+    pub directory: String,
 }
 
 impl Rules {
-    /// The rules of a server at this address, which has these further names.
-    pub fn new(at: SocketAddr, names: &[String], token: Option<String>) -> Rules {
+    /// The rules of a server at this address, which has these further names. `secret`: the token, and the name of the
+    /// directory.
+    pub fn new(at: SocketAddr, names: &[String], secret: Option<[String; 2]>) -> Rules {
         let named = |name: &String| split(&name.to_ascii_lowercase(), at.port());
         let mut hosts: Vec<(String, u16)> = names.iter().filter_map(named).collect();
         if at.ip().is_loopback() || at.ip().is_unspecified() {
@@ -124,13 +131,18 @@ impl Rules {
         if !at.ip().is_unspecified() {
             hosts.push((literal(at.ip()), at.port()));
         }
-        Rules { hosts, port: at.port(), token }
+        let (token, directory) = match secret {
+            Some([token, name]) => (Some(token), format!("/{name}/")),
+            None => (None, "/".to_owned()),
+        };
+        Rules { hosts, port: at.port(), token, directory }
     }
 
     /// The cookie of the token.
     pub fn cookie(&self) -> String {
         let token = self.token.as_deref().unwrap_or_default();
-        format!("{COOKIE}-{}={token}; Path=/; HttpOnly; SameSite=Strict", self.port)
+        let (port, path) = (self.port, &self.directory);
+        format!("{COOKIE}-{port}={token}; Path={path}; HttpOnly; SameSite=Strict")
     }
 
     /// Whether it is a name of this server for a connection to the address `local`. A server at all addresses of the
@@ -197,12 +209,12 @@ impl Rules {
         if self.token.is_some() && !tokens.any(|token| self.is_token(token)) {
             return Err(NO_TOKEN);
         }
-        let page = match path {
-            "/" => Page::Index,
-            "/style.css" => Page::Style,
-            "/app.js" => Page::Script,
-            "/stream" => Page::Stream,
-            "/figures.json" => Page::Figures,
+        let page = match path.strip_prefix(&self.directory) {
+            Some("") => Page::Index,
+            Some("style.css") => Page::Style,
+            Some("app.js") => Page::Script,
+            Some("stream") => Page::Stream,
+            Some("figures.json") => Page::Figures,
             _ => return Err(NOT_FOUND),
         };
         Ok(Some(Asked::Page(page)))
@@ -245,7 +257,7 @@ mod tests {
         Rules::new(
             at.parse().expect("an address"),
             &["node-1".to_owned()],
-            token.map(str::to_owned),
+            token.map(|token| [token, "d1r"].map(str::to_owned)),
         )
     }
 
@@ -337,19 +349,21 @@ mod tests {
             ask(&here, &format!("GET {target} HTTP/1.1\nHost: localhost:9878\n{more}X: y"))
         };
         assert_eq!(get("/", ""), Err(NO_TOKEN));
-        assert_eq!(get("/figures.json", "Cookie: gpuslice-9878=5ec2e\n"), Err(NO_TOKEN));
-        assert_eq!(get("/figures.json", "Cookie: gpuslice-9878=5ec2e8\n"), Err(NO_TOKEN));
+        assert_eq!(get("/d1r/figures.json", "Cookie: gpuslice-9878=5ec2e\n"), Err(NO_TOKEN));
+        assert_eq!(get("/d1r/figures.json", "Cookie: gpuslice-9878=5ec2e8\n"), Err(NO_TOKEN));
         assert_eq!(get("/?token=5ec2e70", ""), Err(NO_TOKEN));
         assert_eq!(get("/?token=", ""), Err(NO_TOKEN));
         assert_eq!(get("/?a=b&token=5ec2e7", ""), Ok(Some(Asked::Enter)));
         let mine = "Cookie: gpuslice=x; gpuslice-9879=y; gpuslice-9878=5ec2e7; c=d\n";
-        assert_eq!(get("/stream", mine), Ok(Some(Asked::Page(Page::Stream))));
-        assert_eq!(get("/stream?x", mine), Ok(Some(Asked::Page(Page::Stream))));
-        assert_eq!(get("/../etc/passwd", mine), Err(NOT_FOUND));
+        assert_eq!(get("/d1r/stream", mine), Ok(Some(Asked::Page(Page::Stream))));
+        assert_eq!(get("/d1r/stream?x", mine), Ok(Some(Asked::Page(Page::Stream))));
+        for path in ["/d1r/../etc/passwd", "/d1r", "/", "/stream", "/d1r//stream"] {
+            assert_eq!(get(path, mine), Err(NOT_FOUND), "{path}");
+        }
         let foreign = format!("{mine}Sec-Fetch-Site: cross-site\n");
-        assert_eq!(get("/stream", &foreign), Err(FOREIGN));
+        assert_eq!(get("/d1r/stream", &foreign), Err(FOREIGN));
         let own = format!("{mine}Sec-Fetch-Site: same-origin\n");
-        assert_eq!(get("/app.js", &own), Ok(Some(Asked::Page(Page::Script))));
+        assert_eq!(get("/d1r/app.js", &own), Ok(Some(Asked::Page(Page::Script))));
         let post = "POST / HTTP/1.1\nHost: localhost:9878\nCookie: gpuslice-9878=5ec2e7";
         assert_eq!(ask(&here, post), Err(METHOD));
     }
@@ -376,7 +390,9 @@ mod tests {
         let (head, body) = told.split_once("\r\n\r\n").expect("a head");
         assert!(head.contains(&format!("Content-Length: {}", body.len())), "{told}");
         assert!(
-            rules("127.0.0.1:1", Some("x")).cookie().starts_with("gpuslice-1=x; Path=/; HttpOnly")
+            rules("127.0.0.1:1", Some("x"))
+                .cookie()
+                .starts_with("gpuslice-1=x; Path=/d1r/; HttpOnly")
         );
     }
 }

@@ -29,7 +29,7 @@ const EVERY: Duration = Duration::from_secs(1);
 const CLIENTS_MAX: usize = 48;
 /// Clients that may have a stream of figures at a time.
 const STREAMS_MAX: usize = 16;
-/// Bytes of the token.
+/// Bytes of the token, and of the name of the pages' directory.
 const TOKEN_BYTES: usize = 16;
 
 const INDEX: &str = include_str!("index.html");
@@ -93,10 +93,10 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     let listener = TcpListener::bind(options.listen)
         .with_context(|| format!("{}; give another address with --listen", options.listen))?;
     let at = listener.local_addr()?;
-    let token = if options.no_token { None } else { Some(token()?) };
-    let query = token.as_ref().map_or(String::new(), |token| format!("?token={token}"));
+    let secret = if options.no_token { None } else { Some([random()?, random()?]) };
+    let query = secret.as_ref().map_or(String::new(), |[token, _]| format!("?token={token}"));
     let server = Server {
-        rules: Rules::new(at, &options.host, token),
+        rules: Rules::new(at, &options.host, secret),
         clients: Clients::new(CLIENTS_MAX, WhenFull::TurnAway),
         feed: Mutex::new(Feed::new(options.runtime_dir.clone())),
         news: Mutex::new((0, Arc::from(""))),
@@ -152,7 +152,7 @@ fn places(ip: IpAddr) -> Vec<IpAddr> {
 }
 
 /// Random bytes in hexadecimal digits.
-fn token() -> Result<String> {
+fn random() -> Result<String> {
     let mut bytes = [0; TOKEN_BYTES];
     let mut source = std::fs::File::open("/dev/urandom").context("/dev/urandom")?;
     source.read_exact(&mut bytes).context("/dev/urandom")?;
@@ -195,10 +195,9 @@ impl Server {
         let answer = |kind: &str, body: &str| http::answer("200 OK", kind, body);
         let answer = match asked {
             Asked::Enter => {
-                let more = format!(
-                    "Set-Cookie: {}\r\nLocation: /\r\nContent-Length: 0\r\n",
-                    self.rules.cookie()
-                );
+                let (cookie, to) = (self.rules.cookie(), &self.rules.directory);
+                let more =
+                    format!("Set-Cookie: {cookie}\r\nLocation: {to}\r\nContent-Length: 0\r\n");
                 http::head("303 See Other", "text/plain", &more)
             }
             Asked::Page(Page::Index) => answer("text/html; charset=utf-8", INDEX),

@@ -83,6 +83,11 @@ impl Place {
         Running(KillOnDrop(child))
     }
 
+    fn assert_served(&self, user: u32, driver: &str, tmp: &str) {
+        let output = self.output(user, driver, tmp);
+        assert!(output.status.success(), "{}", said(&output));
+    }
+
     fn assert_refused(&self, user: u32, tmp: &str, why: &str) {
         let refused = self.output(user, "driver", tmp);
         let said = said(&refused);
@@ -103,8 +108,8 @@ fn a_drivers_gpus_are_given_out_by_one_daemon() {
     place.assert_refused(ROOT, "two", &holder);
     // Another directory for temporary files does not allow another daemon.
     place.assert_refused(ONE, "two", &holder);
-    assert!(place.output(ONE, "driver", "one").status.success());
-    assert!(place.output(TWO, "bin/sim", "two").status.success());
+    place.assert_served(ONE, "driver", "one");
+    place.assert_served(TWO, "bin/sim", "two");
     // Only the node's daemon is independent of other users; it logs the conflict and takes over next.
     let mut node = Node::new();
     let mut command = Command::new(place.path("bin/gpusliced"));
@@ -116,7 +121,7 @@ fn a_drivers_gpus_are_given_out_by_one_daemon() {
     eventually("it is the only one", || node.log().contains("no other gpusliced serves"));
     place.assert_refused(ONE, "two", "of user 0, --runtime-dir");
     assert!(node.end_daemon(Signal::SIGTERM).success());
-    assert!(place.output(ONE, "driver", "two").status.success());
+    place.assert_served(ONE, "driver", "two");
 }
 
 /// A program in a container locks the driver's library, which it sees, and has the daemon's name. Its root is the
@@ -232,9 +237,9 @@ fn a_daemons_directory_of_another_user_is_not_used() {
     std::os::unix::fs::chown(&planted, Some(TWO), None).expect("given away");
     place.assert_refused(ONE, "one", "belongs to user 65533");
     place.assert_refused(ONE, "one", "set TMPDIR");
-    assert!(place.output(ONE, "driver", "two").status.success());
+    place.assert_served(ONE, "driver", "two");
     fs::remove_dir(&planted).expect("nothing was put there");
-    assert!(place.output(ONE, "driver", "one").status.success());
+    place.assert_served(ONE, "driver", "one");
 }
 
 /// A mount namespace with an empty /run, so that the node's own directory can be used.

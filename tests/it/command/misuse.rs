@@ -10,6 +10,7 @@ use crate::harness::node::{Node, denied};
 use crate::harness::process::child_named;
 use crate::harness::{copy_program, eventually, names, programs_of, skip, target_dir};
 use gpuslice_wire::admin::Answer;
+use gpuslice_wire::tenant::Reply;
 use gpuslice_wire::units::{Bytes, GIB};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpgid};
@@ -250,6 +251,22 @@ fn a_leftover_slice_can_be_removed() {
     assert_eq!(slice_named(&ps(&node), "forced"), None);
     interrupt(&forced);
     forced.wait().expect("it ends");
+}
+
+/// A process that has not connected to a restarted daemon yet is one that runs.
+#[test]
+fn a_slice_is_not_removed_while_a_process_may_connect_again() {
+    let mut node = Node::start();
+    node.must_admit("web", Bytes(GIB));
+    let process = node.process("web");
+    process.attach(Bytes::ZERO);
+    assert!(matches!(process.reserve(0, GIB / 2, GIB / 2), Reply::Reserved { .. }));
+    node.end_daemon(Signal::SIGKILL);
+    node.start_daemon(&[]);
+    let busy = rm(&node, &["web"]);
+    assert!(said(&busy).contains("web has 1 process on the GPU"), "{busy:?}");
+    drop(process);
+    eventually("its end is noticed", || rm(&node, &["web"]).status.success());
 }
 
 /// A container crashed with its runtime: the next one with that id is refused, and the error says what to

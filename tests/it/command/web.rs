@@ -22,6 +22,8 @@ struct Server {
     /// Host and port.
     host: String,
     token: String,
+    /// Of the pages, between slashes.
+    directory: String,
 }
 
 impl Server {
@@ -51,7 +53,25 @@ impl Server {
         let address = line.trim().strip_prefix("http://").expect("an address").to_owned();
         let (host, token) = address.split_once('/').expect("a path");
         let token = token.strip_prefix("?token=").unwrap_or_default().to_owned();
-        Server { _child: KillOnDrop(child), host: host.to_owned(), token }
+        let (_child, host) = (KillOnDrop(child), host.to_owned());
+        let mut server = Server { _child, host, token, directory: "/".to_owned() };
+        if !server.token.is_empty() {
+            let enter = server.enter();
+            let to = enter.lines().find_map(|line| line.strip_prefix("Location: "));
+            server.directory = to.expect("a redirection").to_owned();
+        }
+        server
+    }
+
+    /// The answer to the address that was printed.
+    fn enter(&self) -> String {
+        let host = format!("Host: {}", self.host);
+        self.ask(&format!("GET /?token={} HTTP/1.1", self.token), &[&host])
+    }
+
+    /// The first line of a request for a page.
+    fn line(&self, page: &str) -> String {
+        format!("GET {}{page} HTTP/1.1", self.directory)
     }
 
     fn connect(&self) -> TcpStream {
@@ -79,16 +99,16 @@ impl Server {
     }
 
     /// A page, as a browser that has the token asks for it.
-    fn get(&self, path: &str) -> String {
+    fn get(&self, page: &str) -> String {
         let host = format!("Host: {}", self.host);
-        self.ask(&format!("GET {path} HTTP/1.1"), &[&host, &self.cookie()])
+        self.ask(&self.line(page), &[&host, &self.cookie()])
     }
 
     /// The news of a stream.
     fn stream(&self) -> impl FnMut() -> Value + use<> {
         let mut stream = self.connect();
-        let request =
-            format!("GET /stream HTTP/1.1\r\nHost: {}\r\n{}\r\n\r\n", self.host, self.cookie());
+        let head = [self.line("stream"), format!("Host: {}", self.host), self.cookie()];
+        let request = format!("{}\r\n\r\n", head.join("\r\n"));
         stream.write_all(request.as_bytes()).expect("sent");
         let mut lines = BufReader::new(stream).lines();
         move || loop {
@@ -100,7 +120,7 @@ impl Server {
     }
 
     fn figures(&self) -> Value {
-        let answer = self.get("/figures.json");
+        let answer = self.get("figures.json");
         let (_, body) =
             answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no body: {answer}"));
         serde_json::from_str(body).expect("JSON")
@@ -130,7 +150,7 @@ fn only_its_own_page_reads_the_figures() {
     for (line, headers, status) in [
         ("GET / HTTP/1.1", vec![host.clone()], "401"),
         (
-            "GET /figures.json HTTP/1.1",
+            server.line("figures.json").as_str(),
             vec![host.clone(), format!("Cookie: gpuslice-{port}=0")],
             "401",
         ),
@@ -139,7 +159,7 @@ fn only_its_own_page_reads_the_figures() {
         ("POST / HTTP/1.1", vec![host.clone(), server.cookie()], "405"),
         ("GET /etc/passwd HTTP/1.1", vec![host.clone(), server.cookie()], "404"),
         (
-            "GET /stream HTTP/1.1",
+            server.line("stream").as_str(),
             vec![host.clone(), server.cookie(), "Sec-Fetch-Site: cross-site".to_owned()],
             "403",
         ),
@@ -150,13 +170,15 @@ fn only_its_own_page_reads_the_figures() {
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{line} {headers:?}: {answer}");
         assert!(!answer.contains("c0ffee"), "{answer}");
     }
-    let enter = server.ask(&format!("GET /?token={} HTTP/1.1", server.token), &[&host]);
-    assert!(enter.starts_with("HTTP/1.1 303 ") && enter.contains("\r\nLocation: /\r\n"), "{enter}");
+    let (enter, directory) = (server.enter(), &server.directory);
+    assert!(enter.starts_with("HTTP/1.1 303 "), "{enter}");
+    // A browser sends a cookie to all ports of its host: to those who know the directory's name.
+    assert_eq!(directory.len(), 34, "{enter}");
     assert!(enter.contains(&format!(
-        "Set-Cookie: {}; Path=/; HttpOnly",
+        "Set-Cookie: {}; Path={directory}; HttpOnly",
         server.cookie().trim_start_matches("Cookie: ")
     )));
-    let page = server.get("/");
+    let page = server.get("");
     assert!(
         page.contains("Content-Security-Policy: default-src 'none'")
             && page.contains("<!doctype html>")
@@ -166,7 +188,7 @@ fn only_its_own_page_reads_the_figures() {
     assert_eq!(figures["slices"][0]["name"], "<img src=x onerror=alert(1)>");
     assert_eq!((&figures["error"], &figures["whole"]), (&Value::Null, &true.into()));
     let open = Server::start(&node, &["--no-token"]);
-    assert!(open.token.is_empty() && open.get("/figures.json").starts_with("HTTP/1.1 200"));
+    assert!(open.token.is_empty() && open.get("figures.json").starts_with("HTTP/1.1 200"));
 }
 
 #[test]
@@ -244,7 +266,7 @@ fn slow_and_many_clients_keep_no_other_waiting() {
     for connection in silent.iter_mut().step_by(2) {
         let _turned_away = connection.write_all(b"GET / HT");
     }
-    assert!(server.get("/").starts_with("HTTP/1.1 200"), "a page beside 200 silent clients");
+    assert!(server.get("").starts_with("HTTP/1.1 200"), "a page beside 200 silent clients");
     let is_open = |mut client: &TcpStream| {
         client.set_nonblocking(true).expect("a socket");
         client.read(&mut [0]).is_err_and(|why| why.kind() == ErrorKind::WouldBlock)
@@ -256,8 +278,8 @@ fn slow_and_many_clients_keep_no_other_waiting() {
     let mut refused = 0;
     for _ in 0..24 {
         let mut stream = server.connect();
-        let request =
-            format!("GET /stream HTTP/1.1\r\nHost: {}\r\n{}\r\n\r\n", server.host, server.cookie());
+        let head = [server.line("stream"), format!("Host: {}", server.host), server.cookie()];
+        let request = format!("{}\r\n\r\n", head.join("\r\n"));
         stream.write_all(request.as_bytes()).expect("sent");
         let mut lines = BufReader::new(stream.try_clone().expect("a copy")).lines();
         let told = lines
@@ -267,7 +289,7 @@ fn slow_and_many_clients_keep_no_other_waiting() {
         streams.push(stream);
     }
     assert_eq!(refused, 8);
-    assert!(server.get("/app.js").starts_with("HTTP/1.1 200"), "a page beside all streams");
+    assert!(server.get("app.js").starts_with("HTTP/1.1 200"), "a page beside all streams");
     drop((silent, streams));
     eventually("places are free again", || {
         let answer = server.ask("GET /stream HTTP/1.0", &[&format!("Host: {}", server.host)]);

@@ -10,6 +10,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -29,6 +30,7 @@ type Surroundings = Arc<dyn Fn() -> std::io::Result<()> + Send + Sync>;
 pub struct Bundle {
     dir: PathBuf,
     id: String,
+    cgroup: String,
     runtime: &'static str,
     arguments: Vec<String>,
     annotations: BTreeMap<String, String>,
@@ -63,9 +65,13 @@ impl Bundle {
         for sub in ["proc", "dev", "run", "etc", "bin", "tmp"] {
             fs::create_dir_all(dir.join("rootfs").join(sub)).expect("a root filesystem");
         }
+        // Containers of tests that run at the same time may have the same id.
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let bundle = Bundle {
             dir,
             id: id.to_owned(),
+            cgroup: format!("/gpuslice-it-{}-c{number}", std::process::id()),
             runtime,
             arguments: vec!["/bin/true".into()],
             annotations: BTreeMap::new(),
@@ -169,7 +175,7 @@ impl Bundle {
             ],
             "annotations": self.annotations,
             "hooks": { "createRuntime": at("createRuntime"), "poststop": at("poststop") },
-            "linux": { "namespaces": namespaces, "cgroupsPath": format!("/gpuslice-it-{}-{}", std::process::id(), self.id) },
+            "linux": { "namespaces": namespaces, "cgroupsPath": self.cgroup },
         });
         self.edits.iter().for_each(|edit| edit(&mut config));
         config
