@@ -318,19 +318,22 @@ impl Admin {
     /// The daemon is gone, or not done in this time; `FrameError` from one that does not know the command.
     pub fn rows_within(&self, command: &Command, within: Duration) -> Result<(u64, Vec<Snapshot>)> {
         let until = Instant::now() + within;
+        let late =
+            || anyhow!("the daemon at {} has not answered in {within:?}", self.path.display());
         self.send(command)?;
         let mut rows = Vec::new();
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                bail!("the daemon at {} has not answered in {within:?}", self.path.display());
+            // A limit of 0 is none.
+            if left < Duration::from_micros(1) {
+                return Err(late());
             }
             let left = TimeVal::microseconds(i64::try_from(left.as_micros()).unwrap_or(i64::MAX));
             setsockopt(&*self.socket.borrow(), ReceiveTimeout, &left)?;
             match self.receive() {
                 Ok(Snapshot::End { now_ns }) => return Ok((now_ns, rows)),
                 Ok(row) => rows.push(row),
-                Err(why) if why.is::<Silent>() => {} // the time is over
+                Err(why) if why.is::<Silent>() => return Err(late()),
                 Err(why) => return Err(why),
             }
         }
