@@ -52,18 +52,18 @@ fn shared_mounts_carry_nothing_out() {
     };
     for propagation in ["private", "rslave", "rshared"] {
         let node = Node::start();
-        let running = asking(&node, "shared", "runc")
+        let bundle = asking(&node, "shared", "runc")
             .command(&["/bin/sleep", "60"])
             .surroundings(share_everything)
-            .edit(move |config| config["linux"]["rootfsPropagation"] = json!(propagation))
-            .started(&hook);
+            .edit(move |config| config["linux"]["rootfsPropagation"] = json!(propagation));
+        let cgroup = format!("{}\n", bundle.cgroup());
+        let running = bundle.started(&hook);
         // The bundle's directory has the id in its name; the slice's mounts end in these.
         eventually("it runs", || {
             fs::read_dir(node.root().join("bundle/shared/state/shared")).is_ok()
                 && node.slice("shared").is_some()
         });
         eventually("its program runs", || {
-            let cgroup = format!("gpuslice-it-{}-shared", std::process::id());
             fs::read_dir("/proc").expect("proc").flatten().any(|entry| {
                 let read = |name| fs::read_to_string(entry.path().join(name)).unwrap_or_default();
                 read("comm") == "sleep\n" && read("cgroup").contains(&cgroup)

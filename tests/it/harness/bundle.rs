@@ -105,6 +105,11 @@ impl Bundle {
         }
     }
 
+    /// Its control group, as /proc names it.
+    pub fn cgroup(&self) -> &str {
+        &self.cgroup
+    }
+
     pub fn rootfs(&self) -> PathBuf {
         self.dir.join("rootfs")
     }
