@@ -361,15 +361,21 @@ mod tests {
     use gpuslice_host::layout::OBSERVE_SOCKET;
     use nix::sys::socket::{Backlog, SockFlag, accept, listen, send};
 
-    /// A daemon closes a connection that has said nothing for a second, and a command may get ready for longer.
-    #[test]
-    fn a_command_goes_to_the_same_socket_again_where_the_connection_was_closed() {
+    /// A socket in a directory of its own, and a connection to it that nothing has accepted.
+    fn connected() -> (tempfile::TempDir, OwnedFd, Admin) {
         let dir = tempfile::tempdir().expect("a directory");
         let listener = seqpacket::bound(dir.path(), OBSERVE_SOCKET, SockFlag::empty());
         let listener = listener.expect("a socket");
         listen(&listener, Backlog::new(2).expect("small")).expect("listening");
-        let accepted = || accept(listener.as_raw_fd()).expect("a connection");
         let admin = Admin::connect_to(dir.path(), OBSERVE_SOCKET).expect("connected");
+        (dir, listener, admin)
+    }
+
+    /// A daemon closes a connection that has said nothing for a second, and a command may get ready for longer.
+    #[test]
+    fn a_command_goes_to_the_same_socket_again_where_the_connection_was_closed() {
+        let (_dir, listener, admin) = connected();
+        let accepted = || accept(listener.as_raw_fd()).expect("a connection");
         admin.wait_for_long().expect("set");
         nix::unistd::close(accepted()).expect("closed");
         admin.send(&Command::List {}).expect("sent");
@@ -383,12 +389,8 @@ mod tests {
     /// A daemon that is late answers when the command has given up: the next command is not told that.
     #[test]
     fn an_answer_that_comes_too_late_is_not_taken_for_that_of_the_next_command() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let listener = seqpacket::bound(dir.path(), OBSERVE_SOCKET, SockFlag::empty());
-        let listener = listener.expect("a socket");
-        listen(&listener, Backlog::new(2).expect("small")).expect("listening");
+        let (_dir, listener, admin) = connected();
         let accepted = || accept(listener.as_raw_fd()).expect("a connection");
-        let admin = Admin::connect_to(dir.path(), OBSERVE_SOCKET).expect("connected");
         let patience = TimeVal::milliseconds(50);
         setsockopt(&*admin.socket.borrow(), ReceiveTimeout, &patience).expect("set");
         let first = accepted();

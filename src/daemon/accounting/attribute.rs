@@ -114,11 +114,11 @@ pub fn granted_beside(client: ClientId, lane: Lane, all: &[Attached]) -> Bytes {
     granted.fold(Bytes::ZERO, Bytes::saturating_add)
 }
 
-/// Events for the engine from one sample of a GPU.
-pub fn attribute(
+/// Events for the engine from one sample of a GPU, about the slices of these owners.
+pub fn attribute<'a>(
     sample: &Sample,
     attached: &[Attached],
-    owners: &[SliceOwner],
+    owners: impl IntoIterator<Item = &'a SliceOwner>,
     unattributed: &mut Unattributed,
 ) -> Vec<Event> {
     let mut events = Vec::new();
@@ -126,7 +126,7 @@ pub fn attribute(
         return events; // the engine keeps the previous values
     };
     let known: BTreeSet<u32> = attached.iter().map(|process| process.pid).collect();
-    for owner in owners.iter().filter(|owner| owner.gpu.0 == sample.gpu) {
+    for owner in owners.into_iter().filter(|owner| owner.gpu.0 == sample.gpu) {
         // Bytes explained by attached processes; `None` if the use of one is unknown.
         let mut explained = Some(0u64);
         let ours = attached.iter().filter(|a| a.container == owner.container);

@@ -346,12 +346,12 @@ impl Accounting {
         std::mem::take(&mut self.returned)
     }
 
-    /// The events for the engine from one sample of a GPU.
-    pub fn attribute(
+    /// The events for the engine from one sample of a GPU, about the slices of these owners.
+    pub fn attribute<'a>(
         &mut self,
         sample: &Sample,
         attached: &[Attached],
-        owners: &[SliceOwner],
+        owners: impl IntoIterator<Item = &'a SliceOwner>,
     ) -> Vec<Event> {
         self.note(sample);
         attribute::attribute(sample, attached, owners, &mut self.unattributed)

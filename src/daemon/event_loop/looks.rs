@@ -15,12 +15,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 impl Daemon {
     pub(super) fn account_samples(&mut self, samples: &[Sample]) {
-        let mut attached = self.attached_processes();
+        let attached = self.attached_processes();
         let duties = &mut self.duties;
-        let mut owners = duties.cgroup_limits.owners();
         let returned = duties.accounting.sampled();
-        attached.retain(|it| !returned.contains(&it.container));
-        owners.retain(|it| !returned.contains(&it.container));
+        let mut owners = duties.cgroup_limits.owners();
         for owner in &mut owners {
             owner.cgroups.extend(duties.containers.joined_cgroups(&owner.container));
         }
@@ -31,7 +29,8 @@ impl Daemon {
             accounting.note_figures(sample);
             self.duties.cgroup_limits.note_sample(sample);
             let accounting = &mut self.duties.accounting;
-            let events = accounting.attribute(sample, &attached, &owners);
+            let shown = owners.iter().filter(|it| !returned.contains(&it.container));
+            let events = accounting.attribute(sample, &attached, shown);
             for event in events.into_iter().chain(outside(sample, &attached, &owners)) {
                 self.deliver(event);
             }

@@ -104,12 +104,16 @@ impl Server {
         self.ask(&self.line(page), &[&host, &self.cookie()])
     }
 
+    /// A request for the stream.
+    fn stream_request(&self) -> String {
+        let head = [self.line("stream"), format!("Host: {}", self.host), self.cookie()];
+        format!("{}\r\n\r\n", head.join("\r\n"))
+    }
+
     /// The news of a stream.
     fn stream(&self) -> impl FnMut() -> Value + use<> {
         let mut stream = self.connect();
-        let head = [self.line("stream"), format!("Host: {}", self.host), self.cookie()];
-        let request = format!("{}\r\n\r\n", head.join("\r\n"));
-        stream.write_all(request.as_bytes()).expect("sent");
+        stream.write_all(self.stream_request().as_bytes()).expect("sent");
         let mut lines = BufReader::new(stream).lines();
         move || loop {
             let line = lines.next().expect("a line").expect("text");
@@ -278,9 +282,7 @@ fn slow_and_many_clients_keep_no_other_waiting() {
     let mut refused = 0;
     for _ in 0..24 {
         let mut stream = server.connect();
-        let head = [server.line("stream"), format!("Host: {}", server.host), server.cookie()];
-        let request = format!("{}\r\n\r\n", head.join("\r\n"));
-        stream.write_all(request.as_bytes()).expect("sent");
+        stream.write_all(server.stream_request().as_bytes()).expect("sent");
         let mut lines = BufReader::new(stream.try_clone().expect("a copy")).lines();
         let told = lines
             .find_map(|line| line.expect("an answer").strip_prefix("data: ").map(str::to_owned));
