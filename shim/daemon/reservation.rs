@@ -365,6 +365,21 @@ mod tests {
         assert_eq!(daemon.asked(), [asks(0, 0)]);
     }
 
+    /// Another thread's request holds the lock.
+    #[test]
+    fn credit_is_taken_without_a_lock_and_without_a_request() {
+        let Fake { session, daemon, .. } = Fake::new();
+        daemon.grants(1, 9 * MIB);
+        session.reserve(LANE, MIB).expect("granted").commit();
+        let busy = session.lock();
+        let taken = session.reserve_credited(LANE, 5 * MIB).expect("8 are there");
+        assert_eq!((taken.bytes, session.account(LANE).held()), (5 * MIB, 6 * MIB));
+        assert!(session.reserve_credited(LANE, 4 * MIB).is_none(), "3 are there");
+        session.reserve(LANE, 3 * MIB).expect("3 are there").commit();
+        drop((taken, busy));
+        assert_eq!((daemon.asked().len(), session.account(LANE).held()), (1, 4 * MIB));
+    }
+
     #[test]
     fn no_surplus_is_returned_where_there_is_none() {
         let Fake { session, daemon, .. } = Fake::new();

@@ -39,15 +39,13 @@ impl Captures {
     fn announce(&self) -> Call<'_> {
         let mut word = self.word.load(SeqCst);
         loop {
-            if word & ASKING != 0 {
-                let waiting = self.word.fetch_or(WAITING, SeqCst) | WAITING;
-                if waiting & ASKING != 0 {
-                    os::wait(&self.word, waiting, LOOK_NS);
+            let asking = word & ASKING != 0;
+            let next = if asking { word | WAITING } else { word + 1 };
+            match self.word.compare_exchange_weak(word, next, SeqCst, SeqCst) {
+                Ok(_) if asking => {
+                    os::wait(&self.word, next, LOOK_NS);
+                    word = self.word.load(SeqCst);
                 }
-                word = self.word.load(SeqCst);
-                continue;
-            }
-            match self.word.compare_exchange_weak(word, word + 1, SeqCst, SeqCst) {
                 Ok(_) => return Call(self),
                 Err(now) => word = now,
             }
@@ -124,8 +122,37 @@ pub fn in_child() {
 
 #[cfg(test)]
 mod tests {
+    use super::super::fake::clock::{self, Clock};
     use super::*;
+    use crate::daemon::fake;
     use std::sync::atomic::AtomicU64;
+
+    /// It looks meanwhile, should the thread that asks be gone.
+    #[test]
+    fn a_call_waits_for_the_end_of_a_question() {
+        let captures: &Captures = Box::leak(Box::new(Captures::new()));
+        let clock = Clock::stopped_at(0);
+        captures.word.store(ASKING, SeqCst);
+        clock.plan(LOOK_NS * 3 / 2, || drop(Question(captures)));
+        assert_eq!(captures.begin(clock::now), Some(LOOK_NS * 3 / 2));
+        assert_eq!((clock.waits(), clock.wakes(&captures.word)), (vec![LOOK_NS; 2], 1));
+        assert_eq!(captures.begin(|| captures.word.load(SeqCst)), 1, "the call is announced");
+        assert_eq!((captures.word.load(SeqCst), clock.waits()), (0, vec![]));
+    }
+
+    /// This process has captures of other tests; a child's are its own.
+    #[test]
+    fn a_child_has_no_call_and_no_question_of_its_parent() {
+        let tries = || {
+            CAPTURES.word.store(ASKING | WAITING | 3, SeqCst);
+            CAPTURES.begun.store(false, SeqCst);
+            in_child();
+            let before = (ever(), apart(|| 7));
+            let during = begin(|| apart(|| 7));
+            (before, during, ever()) == ((false, Some(7)), None, true)
+        };
+        assert!(fake::in_child(tries));
+    }
 
     /// Threads begin captures, join them and ask. A question and a call are never under way at the same time, and
     /// everything ends.

@@ -12,6 +12,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
 
+/// More waits than a test has between two looks at them.
+const WAITS_MAX: usize = 100_000;
+
 type Act = Box<dyn FnOnce()>;
 
 #[derive(Default)]
@@ -39,6 +42,7 @@ pub fn now() -> Option<u64> {
 /// Waits by this thread's clock, if it has one: until `ns` are over, or a planned act wakes it.
 pub fn wait(word: &AtomicU32, expected: u32, ns: u64) -> bool {
     let Some(end) = with(|state| {
+        assert!(state.waits.len() < WAITS_MAX, "waits without end");
         state.waits.push(ns);
         state.now.saturating_add(ns)
     }) else {
