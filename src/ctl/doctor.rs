@@ -205,6 +205,7 @@ fn of_facts(facts: &Value) -> Vec<Check> {
         None => there("processes", "gpusliced sees the host's pids".to_owned()),
         Some(why) => wanted("processes", why, "docker run --pid=host, or hostPID: true"),
     });
+    checks.extend(driver::hmm(facts));
     checks.extend(no_slices::mps(facts));
     checks.extend(control_groups(facts));
     checks.push(time_enforcement(facts));

@@ -1,6 +1,6 @@
-//! The driver that was examined, and whether the daemon can have another one.
+//! The driver that was examined, whether the daemon can have another one, and what its modules let GPUs do.
 
-use super::{Check, Options, needed, text, there};
+use super::{Check, Options, needed, text, there, wanted};
 use serde_json::Value;
 
 /// The driver, as `gpusliced --examine` finds it with the configuration that it was given.
@@ -19,6 +19,20 @@ pub fn of_facts(facts: &Value) -> Check {
             there("driver", format!("{dir}{}", if simulated { " (simulated)" } else { "" }))
         }
     }
+}
+
+/// Whether GPUs may use pages of the host's memory by themselves, which count for no cap; if it is known.
+pub fn hmm(facts: &Value) -> Option<Check> {
+    let is_simulated = facts["driver"]["simulated"] == true;
+    let permits = facts["kernel"]["hmm"].as_bool().filter(|_| !is_simulated)?;
+    let found = "nvidia_uvm lets GPUs use pages of the host's memory by themselves (HMM): they count for no cap";
+    let fix = "write the line \"options nvidia_uvm uvm_disable_hmm=1\" to /etc/modprobe.d/gpuslice-hmm.conf, and reboot";
+    Some(match permits {
+        true => wanted("hmm off", found.to_owned(), fix),
+        false => {
+            there("hmm off", "GPUs use no pages of the host's memory by themselves".to_owned())
+        }
+    })
 }
 
 /// A daemon that answers has a driver. If none was found here, it has another configuration than the one examined.
@@ -55,5 +69,16 @@ mod tests {
             assert!(fix(&[named, "/x"], none()).starts_with("fix the driver"));
         }
         assert_eq!(fix(&[], json!({ "dir": "/lib", "error": null })), "");
+    }
+
+    #[test]
+    fn slices_work_where_hmm_is_permitted() {
+        let hmm = |simulated: bool, permits: Option<bool>| {
+            hmm(&json!({ "driver": { "simulated": simulated }, "kernel": { "hmm": permits } }))
+        };
+        let permitted = hmm(false, Some(true)).expect("known");
+        assert!(!permitted.ok && !permitted.needed && permitted.fix.contains("uvm_disable_hmm=1"));
+        assert!(hmm(false, Some(false)).expect("known").ok);
+        assert_eq!((hmm(false, None), hmm(true, Some(true))), (None, None));
     }
 }

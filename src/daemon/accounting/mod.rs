@@ -85,6 +85,8 @@ pub struct Accounting {
     asked: Option<Instant>,
     /// Containers whose memory has returned to the GPU since the sample was asked for: it may not show that.
     returned: BTreeSet<ContainerId>,
+    /// The same of the last sample.
+    unshown: BTreeSet<ContainerId>,
     late: bool,
     /// The look at devices, while its answer is due: what processes claimed. And the earliest moment of the next.
     looking: Option<Claimed>,
@@ -139,6 +141,7 @@ impl Accounting {
             samples: 0,
             asked: None,
             returned: BTreeSet::new(),
+            unshown: BTreeSet::new(),
             late: false,
             looking: None,
             look_next: Instant(0),
@@ -337,24 +340,25 @@ impl Accounting {
         }
     }
 
-    /// NVML has answered with a sample. Returns the containers about which it tells nothing.
-    pub fn sampled(&mut self) -> BTreeSet<ContainerId> {
+    /// NVML has answered with a sample.
+    pub fn sampled(&mut self) {
         self.asked = None;
         if std::mem::take(&mut self.late) {
             tracing::info!("NVML answers again");
         }
-        std::mem::take(&mut self.returned)
+        self.unshown = std::mem::take(&mut self.returned);
     }
 
-    /// The events for the engine from one sample of a GPU, about the slices of these owners.
-    pub fn attribute<'a>(
+    /// The events for the engine from one sample of a GPU. Of a container that was resumed meanwhile it tells nothing.
+    pub fn attribute(
         &mut self,
         sample: &Sample,
         attached: &[Attached],
-        owners: impl IntoIterator<Item = &'a SliceOwner>,
+        owners: &[SliceOwner],
     ) -> Vec<Event> {
         self.note(sample);
-        attribute::attribute(sample, attached, owners, &mut self.unattributed)
+        let shown = owners.iter().filter(|it| !self.unshown.contains(&it.container));
+        attribute::attribute(sample, attached, shown, &mut self.unattributed)
     }
 
     /// Whether samples are taken: there are slices, or the end of MPS on a GPU is to be seen.
@@ -444,6 +448,48 @@ pub fn pid_namespace_warning() -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::poll::Poll;
+    use gpuslice_engine::Granted;
+    use gpuslice_wire::ids::Lane;
+    use questions::ProcessUsage;
+
+    /// It was asked for before the resume, when the container's memory was on the host.
+    #[test]
+    fn a_sample_tells_nothing_of_a_container_that_was_resumed_meanwhile() {
+        let watch = Poll::new().expect("a poll").watch();
+        let mut accounting = Accounting::new("", 1000, &watch).expect("accounting");
+        let ids = ["a", "b"].map(|id| ContainerId::new(id).expect("an id"));
+        let gpu = GpuUuid([1; 16]);
+        let owner = |container| SliceOwner {
+            container,
+            lane: Lane(0),
+            gpu,
+            cgroups: Vec::new(),
+            limited_dir: None,
+        };
+        let attached = [0, 1].map(|at: u16| Attached {
+            client: ClientId { slot: at, generation: 0 },
+            container: ids[usize::from(at)],
+            pid: 10 + u32::from(at),
+            granted: Granted::default(),
+        });
+        let figure = |pid| (pid, ProcessUsage { used: Some(7), cgroup: None });
+        let sample = Sample::of(gpu.0, Ok(BTreeMap::from([figure(10), figure(11)])));
+        let mut told = |resumed: Option<ContainerId>, asked| {
+            accounting.asked = asked;
+            resumed.into_iter().for_each(|it| accounting.returned(it));
+            accounting.sampled();
+            let events = accounting.attribute(&sample, &attached, &ids.map(owner));
+            let looked = events.into_iter().filter_map(|it| match it {
+                Event::Looked { container, .. } => Some(container),
+                _ => None,
+            });
+            looked.collect::<Vec<_>>()
+        };
+        assert_eq!(told(Some(ids[0]), Some(Instant(1))), [ids[1]]);
+        assert_eq!(told(None, Some(Instant(2))), ids, "the next sample");
+        assert_eq!(told(Some(ids[0]), None), ids, "asked for after the resume");
+    }
 
     #[test]
     fn samples_come_at_moments_that_only_this_process_knows() {

@@ -17,7 +17,7 @@ impl Daemon {
     pub(super) fn account_samples(&mut self, samples: &[Sample]) {
         let attached = self.attached_processes();
         let duties = &mut self.duties;
-        let returned = duties.accounting.sampled();
+        duties.accounting.sampled();
         let mut owners = duties.cgroup_limits.owners();
         for owner in &mut owners {
             owner.cgroups.extend(duties.containers.joined_cgroups(&owner.container));
@@ -29,8 +29,7 @@ impl Daemon {
             accounting.note_figures(sample);
             self.duties.cgroup_limits.note_sample(sample);
             let accounting = &mut self.duties.accounting;
-            let shown = owners.iter().filter(|it| !returned.contains(&it.container));
-            let events = accounting.attribute(sample, &attached, shown);
+            let events = accounting.attribute(sample, &attached, &owners);
             for event in events.into_iter().chain(outside(sample, &attached, &owners)) {
                 self.deliver(event);
             }
