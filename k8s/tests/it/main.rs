@@ -15,6 +15,7 @@ mod plugin;
 mod ports;
 mod pressure;
 mod programs;
+mod reference;
 mod replicas;
 mod webhook;
 mod world;
