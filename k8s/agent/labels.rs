@@ -45,11 +45,14 @@ impl Asked {
     /// The same with what these labels say.
     pub fn by(self, labels: &BTreeMap<String, String>) -> Result<Offered> {
         let mode = self.mode.map_or_else(|| mode::of_labels(labels), Ok)?;
-        let label = labels.get(names::PLACEMENT).map(|text| text.parse()).transpose();
-        let label =
-            label.map_err(anyhow::Error::msg).context("the node's label ack.node.gpu.placement")?;
-        Ok(Offered { mode, placement: self.placement.or(label).unwrap_or_default() })
+        let placement = self.placement.map_or_else(|| placement_of(labels), Ok)?;
+        Ok(Offered { mode, placement })
     }
+}
+
+fn placement_of(labels: &BTreeMap<String, String>) -> Result<Placement> {
+    let Some(text) = labels.get(names::PLACEMENT) else { return Ok(Placement::default()) };
+    text.parse().map_err(anyhow::Error::msg).context("the node's label ack.node.gpu.placement")
 }
 
 /// Waits until the labels ask for something else. Labels that ask for nothing that is known change nothing, and the
@@ -99,5 +102,25 @@ async fn complain(api: &Client, name: &str, why: &str) {
     };
     if let Err(why) = warning.write(api).await {
         warn!("the event of node {name} is not written: {why:#}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An option is what its administrator wants; a label may be another cluster's.
+    #[test]
+    fn an_option_goes_before_a_label_even_where_that_is_not_known() {
+        let labels =
+            |value: &str| BTreeMap::from([(names::PLACEMENT.to_owned(), value.to_owned())]);
+        let mode = Some(Mode::Off);
+        let by = |placement, value| Asked { mode, placement }.by(&labels(value));
+        let placed = |placement, value| by(placement, value).expect("known").placement;
+        assert_eq!(placed(None, "spread"), Placement::Spread);
+        assert_eq!(placed(Some(Placement::Binpack), "spread"), Placement::Binpack);
+        assert_eq!(placed(Some(Placement::Spread), "tight"), Placement::Spread);
+        let why = format!("{:#}", by(None, "tight").expect_err("unknown"));
+        assert!(why.starts_with("the node's label ack.node.gpu.placement: \"tight\""), "{why}");
     }
 }
