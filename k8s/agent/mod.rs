@@ -69,7 +69,8 @@ pub struct Options {
     /// Memory of one device: GiB, MiB or a size
     #[arg(long, value_name = "UNIT", default_value = "GiB")]
     memory_unit: Unit,
-    /// Distribution of shares over GPUs, binpack or spread [default: the node's label ack.node.gpu.placement, else binpack]
+    /// Distribution of shares over GPUs, binpack or spread [default: the node's label
+    /// ack.node.gpu.placement, else binpack]
     #[arg(long, value_name = "PLACEMENT")]
     placement: Option<Placement>,
     /// Serve the agent's own metrics at http://ADDRESS/metrics
