@@ -212,6 +212,42 @@ fn to_free_memory_that_is_none() {
     objects(claim, "sees 20 bytes free, not 0 to 0");
 }
 
+/// A sample of processes outside of all slices.
+fn sample(used: u64) -> Event {
+    Event::Outside { gpu: gpu(0), used: Bytes(used) }
+}
+
+/// Processes outside of all slices have 30 bytes. After two samples of these, the page of `a` shows so much reserved.
+fn outside(samples: [u64; 2], shown: u64) -> Result<Story, Objection> {
+    let mut story = begin(Reclaim::Suspend);
+    story.checkers.outside(gpu(0), 30);
+    story.tell(0, sample(samples[0]), &[]).expect("one sample is not enough");
+    story.tell(0, sample(samples[1]), &[sees(A, shown)]).map(|()| story)
+}
+
+#[test]
+fn to_memory_outside_that_is_lent() {
+    let samples = [30, 30];
+    objects(outside(samples, 0).map(drop), "sees 100 bytes free, not 70 to 70");
+    objects(outside(samples, 31).map(drop), "sees 69 bytes free, not 70 to 70");
+    assert_eq!(outside([0, 30], 0).map(drop), Ok(()), "it may have come between the samples");
+    let lends = |bytes| {
+        let mut story = outside(samples, 30)?;
+        story.checkers.outside(gpu(0), 50); // no sample shows the growth yet
+        story.tell(0, asks(A, bytes), &[gets(A, bytes), sees(A, bytes + 30)])
+    };
+    assert_eq!(lends(70), Ok(()));
+    objects(lends(71), "was granted 71 bytes of GPU-01010101");
+    // What was given back meanwhile may be lent before a sample shows that, or not.
+    let given_back = |shown| {
+        let mut story = outside(samples, 30)?;
+        story.checkers.outside(gpu(0), 10);
+        story.then(0, &[sees(A, shown)])
+    };
+    assert_eq!([10, 30].map(given_back), [Ok(()), Ok(())]);
+    objects(given_back(9), "sees 91 bytes free, not 70 to 90");
+}
+
 #[test]
 fn to_a_grant_to_a_suspended_container() {
     let grants = |story: &mut Story| story.tell(0, asks(A, 1), &[gets(A, 1), sees(A, 81)]);
