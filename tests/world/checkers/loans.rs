@@ -5,6 +5,7 @@
 //! * A request within its container's cap is a *claim*. It is granted, or waits for memory that others borrowed, and
 //!   only for that. It is refused after the grace at the earliest, and only if no borrower can be moved, or moves did
 //!   not end in time. It is answered within the grace and [`RECLAIM_MOVE_MAX`].
+//! * Requests of one account are claims together, as far as its cap has room for all of them.
 //! * While a claim waits, nothing is lent on its GPU, and borrowers are told to give back what is missing: the lowest
 //!   class first, and no more than each has borrowed. They are told nothing when none waits.
 //! * A suspended container is granted nothing. It returns only where all of it fits, and one that was suspended for a
@@ -73,14 +74,18 @@ struct Suspension {
 struct Claim {
     key: LaneKey,
     client: Option<ClientId>,
+    /// No request of its account waits before it.
+    head: bool,
     gpu: GpuUuid,
     /// What it asked for, and what of that is not charged yet.
     asked: u64,
     need: u64,
     /// It does not wait for NVML, or for processes that attach again.
     sure: bool,
-    /// When it was made, and since when it waits for others.
+    /// When it was made, and since when its cap surely has room for it and for those before it.
     since: u64,
+    begun: Option<u64>,
+    /// Since when it waits for others.
     claims: u64,
 }
 

@@ -193,6 +193,14 @@ impl Requests {
         heads.map(|(key, q)| (key, q.client, q.need.0, q.since))
     }
 
+    /// All requests of each account, in order: of which process, for how much, and since when.
+    pub fn queues(
+        &self,
+    ) -> impl Iterator<Item = (&LaneKey, impl Iterator<Item = (ClientId, u64, u64)>)> {
+        let each = |q: &Question| (q.client, q.need.0, q.since);
+        self.asked.iter().map(move |(key, all)| (key, all.iter().map(each)))
+    }
+
     /// Whether growth of an account may wait for NVML, or for the return of processes after a restart.
     #[must_use]
     pub fn may_wait(&self, ledger: &Ledger, key: &LaneKey) -> bool {

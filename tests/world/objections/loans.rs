@@ -170,6 +170,22 @@ fn to_a_claim_that_waits_for_nothing() {
     objects(result, "waits after the grace, and no memory moves");
 }
 
+/// Process `C` is another one of `b`.
+const C: usize = 2;
+
+/// `b` claims 10 bytes more behind its first request: borrowers are asked for both.
+#[test]
+fn to_a_request_for_which_borrowers_are_not_asked() {
+    let asks_again = |actions: &[Action]| {
+        let mut story = claimed(Reclaim::Suspend);
+        let (attach, attached) = attach(B, client(C), 1);
+        story.tell(0, attach, &[attached]).expect("a second process");
+        story.tell(0, asks(C, 10), actions)
+    };
+    assert_eq!(asks_again(&[wanted(20)]), Ok(()));
+    objects(asks_again(&[]), "10 bytes of GPU-01010101-0101-0101-0101-010101010101 are wanted");
+}
+
 #[test]
 fn to_a_claim_without_an_end() {
     let mut story = claimed(Reclaim::Suspend);

@@ -235,3 +235,43 @@ fn memory_of_processes_outside_of_all_slices_is_not_lent() {
     sample(&mut rig, 9);
     assert_eq!(answer(&take(&mut rig, web, 10), web), Some(Ok(10)));
 }
+
+/// Requests of one container wait behind each other: borrowers are asked for all of them at once.
+#[test]
+fn borrowers_are_asked_for_every_request_that_waits() {
+    let (mut rig, burst, web) = rig(Config { reclaim: Reclaim::Refuse, ..Config::default() });
+    let second = rig.attach("web", 0).expect("attaches");
+    take(&mut rig, burst, 12);
+    assert_eq!(wanted(&take(&mut rig, web, 6), "burst"), Some(2), "4 GiB are free");
+    rig.now = GRACE / 2;
+    assert_eq!(wanted(&take(&mut rig, second, 5), "burst"), Some(7));
+    let given = give(&mut rig, burst, 2);
+    assert_eq!((answer(&given, web), wanted(&given, "burst")), (Some(Ok(6)), Some(5)));
+    let given = give(&mut rig, burst, 5);
+    assert_eq!((answer(&given, second), wanted(&given, "burst")), (Some(Ok(5)), Some(0)));
+}
+
+/// The cap has no room for both requests. Borrowers are asked for the second one when the first is refused, and have
+/// the whole grace then.
+#[test]
+fn a_request_that_becomes_a_claim_has_the_whole_grace() {
+    for ends in [false, true] {
+        let (mut rig, burst, web) = rig(Config { reclaim: Reclaim::Refuse, ..Config::default() });
+        let second = rig.attach("web", 0).expect("attaches");
+        take(&mut rig, burst, 12);
+        assert_eq!(wanted(&take(&mut rig, web, 6), "burst"), Some(2));
+        assert_eq!(wanted(&take(&mut rig, second, 8), "burst"), None, "14 GiB are beyond the cap");
+        let mut first = pass(&mut rig, GRACE - MS);
+        if ends {
+            first.extend(rig.step(Event::Gone { client: web }));
+        } else {
+            first.extend(pass(&mut rig, GRACE));
+            assert_eq!(answer(&first, web), Some(Err(true)));
+        }
+        assert_eq!((answer(&first, second), wanted(&first, "burst")), (None, Some(4)));
+        // An end is seen at the next step of the reclaim, after 100 ms at the most.
+        let early = pass(&mut rig, 2 * GRACE - 102 * MS);
+        assert_eq!(answer(&early, second), None);
+        assert_eq!(answer(&pass(&mut rig, 2 * GRACE), second), Some(Err(true)));
+    }
+}
