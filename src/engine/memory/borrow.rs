@@ -13,7 +13,8 @@
 //! * unused credit of the borrowers is recalled, again and again;
 //! * the lowest class first, then the largest loan, borrowers are asked for as much as is missing
 //!   ([`Action::Wanted`]);
-//! * after `reclaim_grace` they are suspended in this order ([`Reclaim::Suspend`]), or the claim is refused.
+//! * after `reclaim_grace` they are suspended in this order ([`Reclaim::Suspend`]), or the claim is refused. Before
+//!   that, a recall of unused credit in the claim's own container is over.
 //!
 //! Requests of one account wait behind each other, and are one claim as far as the cap has room for all of them: each
 //! has its own grace, and borrowers are asked for the sum from the beginning.
@@ -231,9 +232,13 @@ impl Engine {
         !other && !self.waits_for_resume(index, lane) && self.room(index, lane, need) == Room::Lent
     }
 
-    /// When the grace of a claim is over.
+    /// When the grace of a claim is over. Its container's processes may still have unused credit while it is recalled,
+    /// and a recall has a deadline of its own.
     fn grace_of(&self, claim: &Claim) -> Instant {
-        claim.since.plus(self.config.reclaim_grace)
+        let grace = claim.since.plus(self.config.reclaim_grace);
+        let its = |it: &&(Instant, ContainerIndex, Lane)| (it.1, it.2) == (claim.index, claim.lane);
+        let recall = self.recalls.iter().find(its).filter(|_| claim.growth.is_some());
+        recall.map_or(grace, |(until, ..)| grace.max(*until).min(self.last_of(claim)))
     }
 
     /// When a claim is refused, if it still waits.

@@ -3,6 +3,7 @@
 use super::*;
 use gpuslice_engine::{Credit, RECLAIM_MOVE_MAX, Reclaim, Refusal};
 use gpuslice_wire::ids::ContainerId;
+use gpuslice_wire::limits::RECALL_WAIT_NS;
 use gpuslice_wire::snapshot::{Snapshot, SuspensionState};
 
 const A: usize = 0;
@@ -172,6 +173,39 @@ fn to_a_claim_that_waits_for_nothing() {
 
 /// Process `C` is another one of `b`.
 const C: usize = 2;
+
+/// The page of `b` with this recall, and what is reserved.
+fn recalls(reserved: u64) -> Action {
+    let Action::SetLane { container, lane, view } = sees(B, reserved) else {
+        unreachable!("a page is a lane");
+    };
+    Action::SetLane { container, lane, view: LaneView { recall: 1, ..view } }
+}
+
+/// `b` has all that is left, in one process. Its other one asks for more.
+fn recalled() -> Story {
+    let mut story = lent(Reclaim::Refuse);
+    let (attach, attached) = attach(B, client(C), 1);
+    story.tell(0, attach, &[attached]).expect("a second process");
+    let actions = [gets(B, 20), sees(B, 20), sees(A, 100)];
+    story.tell(0, asks(B, 20), &actions).expect("it is free");
+    story.tell(0, asks(C, 10), &[wanted(10), recalls(20)]).expect("a claim waits");
+    story
+}
+
+#[test]
+fn to_a_claim_that_is_refused_before_its_siblings_have_answered() {
+    let refuses = |story: &mut Story| story.then(GRACE, &[refused(C, 10, 0, true), wanted(0)]);
+    objects(refuses(&mut recalled()), "was refused before");
+    let mut answered = recalled();
+    let (lane, bytes) = (Lane(0), Bytes::ZERO);
+    let yields = Event::Yield { client: client(B), lane, recall: 1, bytes };
+    answered.tell(MS, yields, &[]).expect("it uses all that it has");
+    assert_eq!(refuses(&mut answered), Ok(()));
+    let mut silent = recalled();
+    silent.then(RECALL_WAIT_NS - GRACE, &[]).expect("it may answer");
+    assert_eq!(refuses(&mut silent), Ok(()));
+}
 
 /// `b` claims 10 bytes more behind its first request: borrowers are asked for both.
 #[test]

@@ -26,7 +26,8 @@ impl Loans {
         self.claims = self.waiting(seen, ledger, requests);
         self.note_moves(seen, ledger);
         for claim in self.claims.iter().filter(|it| it.sure) {
-            self.waits(seen, ledger, claim)?;
+            let recalled = requests.recalled_until(&claim.key).unwrap_or(0);
+            self.waits(seen, ledger, (claim, recalled))?;
         }
         for (gpu, _) in ledger.gpus() {
             if ledger.lends_on(gpu) {
@@ -125,8 +126,14 @@ impl Loans {
         self.moves.extend(all.into_iter().map(|gpu| (gpu, seen.now)));
     }
 
-    /// A claim waits for memory that others borrowed, and for no longer than it may.
-    fn waits(&self, seen: &Observer, ledger: &Ledger, claim: &Claim) -> Result<(), Objection> {
+    /// A claim waits for memory that others borrowed, and for no longer than it may. Until `recalled` its container's
+    /// processes may answer a recall.
+    fn waits(
+        &self,
+        seen: &Observer,
+        ledger: &Ledger,
+        (claim, recalled): (&Claim, u64),
+    ) -> Result<(), Objection> {
         let Claim { key, client, head, gpu, need, since, begun, claims, .. } = *claim;
         let (id, grace) = (key.0, begun.unwrap_or(seen.now) + seen.config.reclaim_grace.0);
         if client.is_some() && head {
@@ -138,7 +145,7 @@ impl Loans {
                 return Err(format!("{id} waits for {need} bytes, and none are lent"));
             }
             let moved = self.moves.get(&gpu).map_or(0, |at| at + NEXT_STEP);
-            if seen.now > grace.max(claims).max(moved) + SLACK {
+            if seen.now > grace.max(claims).max(moved).max(recalled) + SLACK {
                 return Err(format!("{id} waits after the grace, and no memory moves"));
             }
         }
