@@ -120,8 +120,9 @@ const CAPS: [(&str, u64); 14] = [
     ("memory beyond grants restored", 4),
 ];
 /// The same where memory limits are above caps.
-const LIMITS: [(&str, u64); 6] = [
+const LIMITS: [(&str, u64); 7] = [
     ("lent", 170),
+    ("memory outside", 130),
     ("wanted", 18),
     ("suspended", 17),
     ("suspended for a claim", 1),

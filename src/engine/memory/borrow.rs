@@ -13,7 +13,11 @@
 //! * unused credit of the borrowers is recalled, again and again;
 //! * the lowest class first, then the largest loan, borrowers are asked for as much as is missing
 //!   ([`Action::Wanted`]);
-//! * after `reclaim_grace` they are suspended in this order ([`Reclaim::Suspend`]), or the claim is refused.
+//! * after `reclaim_grace` they are suspended in this order ([`Reclaim::Suspend`]), or the claim is refused. Before
+//!   that, a recall of unused credit in the claim's own container is over.
+//!
+//! Requests of one account wait behind each other, and are one claim as far as the cap has room for all of them: each
+//! has its own grace, and borrowers are asked for the sum from the beginning.
 //!
 //! The resume of a suspended container is a claim, too, if all of its memory is promised to it.
 //!
@@ -66,14 +70,15 @@ pub(crate) enum Room {
     Lent,
 }
 
-/// A claim that waits for what others borrowed: a request, or a resume.
+/// A claim that waits for what others borrowed: the requests of an account, or a resume.
 #[derive(Clone, Copy, Debug)]
 struct Claim {
     index: ContainerIndex,
     lane: Lane,
     need: Bytes,
     since: Instant,
-    growth: Option<Growth>,
+    /// The first request, and how many there are: the cap has room for all of them together.
+    growth: Option<(Growth, usize)>,
 }
 
 /// What came of the suspension of a borrower.
@@ -198,10 +203,16 @@ impl Engine {
     /// The claims that wait for borrowed memory of a GPU.
     fn claims_on(&self, gpu: usize) -> Vec<Claim> {
         let claim = |(index, lane, slice): (ContainerIndex, Lane, &Slice)| {
-            let growth = *slice.waiting.front()?;
-            let (need, since) = (self.lacks(&growth), growth.at);
-            let claim = Claim { index, lane, need, since, growth: Some(growth) };
-            self.is_claim(index, lane, need).then_some(claim)
+            let first = *slice.waiting.front()?;
+            let claims = self.is_claim(index, lane, self.lacks(&first));
+            let mut need = Bytes::ZERO;
+            let together = slice.waiting.iter().map_while(|growth| {
+                need = need.saturating_add(self.lacks(growth));
+                (need <= slice.account.promised()).then_some(need)
+            });
+            let (count, need) = (1..).zip(together).last().filter(|_| claims)?;
+            let growth = Some((first, count));
+            Some(Claim { index, lane, need, since: first.at, growth })
         };
         self.present(gpu).filter_map(claim).chain(self.returns_to(gpu)).collect()
     }
@@ -221,14 +232,26 @@ impl Engine {
         !other && !self.waits_for_resume(index, lane) && self.room(index, lane, need) == Room::Lent
     }
 
+    /// When the grace of a claim is over. Its container's processes may still have unused credit while it is recalled,
+    /// and a recall has a deadline of its own.
+    fn grace_of(&self, claim: &Claim) -> Instant {
+        let grace = claim.since.plus(self.config.reclaim_grace);
+        let its = |it: &&(Instant, ContainerIndex, Lane)| (it.1, it.2) == (claim.index, claim.lane);
+        let recall = self.recalls.iter().find(its).filter(|_| claim.growth.is_some());
+        recall.map_or(grace, |(until, ..)| grace.max(*until).min(self.last_of(claim)))
+    }
+
+    /// When a claim is refused, if it still waits.
+    fn last_of(&self, claim: &Claim) -> Instant {
+        claim.since.plus(self.config.reclaim_grace).plus(RECLAIM_MOVE_MAX)
+    }
+
     /// When a claim's wait goes on to its next step.
     fn next_step(&self, gpu: usize, claim: &Claim) -> Instant {
-        let grace = claim.since.plus(self.config.reclaim_grace);
+        let grace = self.grace_of(claim);
         let step = match self.now < grace {
             true => grace,
-            false if self.is_moving(gpu) || self.has_room(gpu, claim) => {
-                grace.plus(RECLAIM_MOVE_MAX)
-            }
+            false if self.is_moving(gpu) || self.has_room(gpu, claim) => self.last_of(claim),
             false => self.now,
         };
         step.min(self.now.plus(RECALL_EVERY)).max(self.now)
@@ -298,9 +321,8 @@ impl Engine {
 
     /// The grace of a claim is over: suspends borrowers, or refuses the claims that can wait no longer.
     fn enforce(&mut self, gpu: usize, claims: &[Claim], actions: &mut Actions) {
-        let ends = |claim: &&Claim| claim.since.plus(self.config.reclaim_grace);
-        let over: Vec<Claim> =
-            claims.iter().filter(|claim| ends(claim) <= self.now).copied().collect();
+        let is_over = |claim: &&Claim| self.grace_of(claim) <= self.now;
+        let over: Vec<Claim> = claims.iter().filter(is_over).copied().collect();
         if over.is_empty() {
             return;
         }
@@ -320,15 +342,14 @@ impl Engine {
         }
         let comes = self.is_moving(gpu);
         for claim in over {
-            let Claim { index, lane, need, since, growth } = claim;
-            let last = since.plus(self.config.reclaim_grace).plus(RECLAIM_MOVE_MAX);
-            if comes && self.now < last || self.has_room(gpu, &claim) {
+            let Claim { index, lane, need, growth, .. } = claim;
+            if comes && self.now < self.last_of(&claim) || self.has_room(gpu, &claim) {
                 continue;
             }
             // Once for the claims that are refused for it.
             actions.append(&mut full);
             let left = self.free_on(gpu);
-            let Some(growth) = growth else {
+            let Some((growth, _)) = growth else {
                 self.end_resume(index, (gpu, need, left), actions);
                 continue;
             };
@@ -378,10 +399,10 @@ impl Engine {
     pub(crate) fn memory_waits(&self) -> impl Iterator<Item = Snapshot> + '_ {
         let reclaims = self.gpus.iter().enumerate().filter(|(_, gpu)| gpu.lending.due.is_some());
         reclaims.flat_map(|(at, gpu)| {
-            let requests = self.claims_on(at).into_iter().filter(|claim| claim.growth.is_some());
-            requests.filter_map(|Claim { index, lane, need, since, .. }| {
+            self.claims_on(at).into_iter().filter_map(|Claim { index, lane, growth, .. }| {
                 let container = self.containers.get(index)?.record.container;
-                let (gpu, since_ns) = (gpu.uuid, since.0);
+                let (first, _) = growth?;
+                let (need, gpu, since_ns) = (self.lacks(&first), gpu.uuid, first.at.0);
                 Some(Snapshot::MemoryWait { container, gpu, lane, need, since_ns })
             })
         })

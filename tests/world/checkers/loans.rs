@@ -5,11 +5,13 @@
 //! * A request within its container's cap is a *claim*. It is granted, or waits for memory that others borrowed, and
 //!   only for that. It is refused after the grace at the earliest, and only if no borrower can be moved, or moves did
 //!   not end in time. It is answered within the grace and [`RECLAIM_MOVE_MAX`].
+//! * Requests of one account are claims together, as far as its cap has room for all of them.
 //! * While a claim waits, nothing is lent on its GPU, and borrowers are told to give back what is missing: the lowest
 //!   class first, and no more than each has borrowed. They are told nothing when none waits.
 //! * A suspended container is granted nothing. It returns only where all of it fits, and one that was suspended for a
 //!   claim returns when there is room.
 //! * What a container sees as free below its limit is what it can have.
+//! * Memory that processes outside of all slices have is not lent (`outside`).
 //!
 //! # How the checker knows
 //! It keeps its own books: each container's memory from [`super::memory`], the requests that wait from
@@ -25,6 +27,7 @@ use gpuslice_wire::policy::Class;
 use gpuslice_wire::snapshot::{Snapshot, SuspensionState};
 
 use beside::{Beside, Look};
+use outside::Outside;
 
 use super::memory::Ledger;
 use super::requests::Requests;
@@ -32,6 +35,7 @@ use super::{Met, Objection};
 use crate::observer::{LaneKey, Observer};
 
 mod beside;
+mod outside;
 mod refusals;
 mod reports;
 
@@ -70,14 +74,18 @@ struct Suspension {
 struct Claim {
     key: LaneKey,
     client: Option<ClientId>,
+    /// No request of its account waits before it.
+    head: bool,
     gpu: GpuUuid,
     /// What it asked for, and what of that is not charged yet.
     asked: u64,
     need: u64,
     /// It does not wait for NVML, or for processes that attach again.
     sure: bool,
-    /// When it was made, and since when it waits for others.
+    /// When it was made, and since when its cap surely has room for it and for those before it.
     since: u64,
+    begun: Option<u64>,
+    /// Since when it waits for others.
     claims: u64,
 }
 
@@ -100,6 +108,8 @@ pub struct Loans {
     classes: BTreeMap<ContainerId, Class>,
     /// What is in use beside living processes, by GPU.
     beside: BTreeMap<GpuUuid, Beside>,
+    /// What processes outside of all slices have, by GPU.
+    outside: BTreeMap<GpuUuid, Outside>,
     /// In this step a process attaches, and says whether it holds nothing.
     attaches: Option<bool>,
     /// Containers that were suspended, or on the way, after the last step.
@@ -123,7 +133,8 @@ impl Loans {
     /// The books of a new engine.
     #[must_use]
     pub fn restart(&self) -> Loans {
-        Loans { met: self.met.clone(), ..Loans::default() }
+        let outside = self.outside.iter().map(|(gpu, it)| (*gpu, it.unseen())).collect();
+        Loans { met: self.met.clone(), outside, ..Loans::default() }
     }
 
     fn place(&self, id: &ContainerId) -> Option<Place> {
@@ -150,6 +161,8 @@ impl Loans {
             }
         }
         let (least, most) = self.beside.get(&gpu).map_or((0, 0), Beside::bounds);
+        let outside = self.beyond(gpu);
+        let (least, most) = (least + outside.0, most + outside.1);
         let left = u128::from(total).saturating_sub(here);
         let (least, most) = (left.saturating_sub(behind + most), left.saturating_sub(least));
         Free { least, most, behind }
@@ -185,6 +198,7 @@ impl Loans {
                 let look = Look { now: seen.now, asked: asked.0, least, most };
                 self.beside.entry(*gpu).or_default().looks(look, |key| ledger.unseen(key));
             }
+            Event::Outside { gpu, used } => self.sampled(*gpu, used.0),
             Event::MemoryMoved { container, away, stays } => {
                 self.moved(seen, ledger, *container, (*away, stays.as_deref()));
             }
@@ -350,7 +364,9 @@ impl Loans {
         for (key, account) in ledger.accounts_of(id) {
             let Some(gpu) = account.gpu else { continue };
             let reserved = ledger.kept(key.0, key.1);
-            if reserved > self.free(ledger, gpu).most {
+            // For an administrator's command the daemon asks NVML what processes outside of all slices have.
+            let outside = if reclaimed { 0 } else { self.beyond(gpu).0 };
+            if reserved > self.free(ledger, gpu).most + outside {
                 return Err(format!(
                     "{id} returns to {gpu} with {reserved} bytes, and has no room"
                 ));

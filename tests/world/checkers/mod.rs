@@ -21,7 +21,7 @@ pub mod wall_time;
 use std::collections::{BTreeMap, VecDeque};
 
 use gpuslice_engine::{Action, Claims, Config, Event, Record, Untracked};
-use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
+use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane};
 use gpuslice_wire::snapshot::{Snapshot, SuspensionState};
 use gpuslice_wire::units::Bytes;
 
@@ -267,6 +267,11 @@ impl Checkers {
     pub fn charged_for_ended(&self, key: &LaneKey) -> u128 {
         let shown = self.memory.account(key).map_or(0, |it| u128::from(it.shown));
         shown.saturating_sub(self.memory.reserved(key.0, key.1))
+    }
+
+    /// Takes in what processes outside of all slices have of a GPU from now on.
+    pub fn outside(&mut self, gpu: GpuUuid, used: u64) {
+        self.loans.outside(gpu, used);
     }
 
     /// Takes in which containers are suspended after the next step.

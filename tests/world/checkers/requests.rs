@@ -39,6 +39,16 @@ struct Recall {
     began: u64,
     /// Processes that had grants and have not answered.
     owing: BTreeSet<ClientId>,
+    /// When the last of them answered, or ended.
+    answered: u64,
+}
+
+impl Recall {
+    fn answers(&mut self, client: ClientId, now: u64) {
+        if self.owing.remove(&client) {
+            self.answered = now;
+        }
+    }
 }
 
 /// Whether growth of an account waits for the resume of its container, or for memory that is promised to it.
@@ -47,6 +57,11 @@ fn waits_for_others(seen: &Observer, ledger: &Ledger, key: &LaneKey, need: Bytes
     let promised = ledger.account(key).is_some_and(|it| reserved <= u128::from(it.cap));
     let suspended = key.1 != Lane::HOST && seen.suspended.contains_key(&key.0);
     suspended || promised && ledger.lends(key)
+}
+
+/// A request is refused while a recall is under way.
+fn early(q: &Question, recall: &Recall) -> Objection {
+    format!("{:?} was refused before {:?} answered", q.client, recall.owing)
 }
 
 /// All pending requests.
@@ -133,7 +148,7 @@ impl Requests {
         if let Some(recall) = self.recalls.get_mut(&key)
             && number.is_none_or(|number| number == recall.number)
         {
-            recall.owing.remove(&client);
+            recall.answers(client, self.now);
         }
     }
 
@@ -170,8 +185,9 @@ impl Requests {
             }
             Action::Refused { client, token, lane, overdue, .. } => {
                 let (key, q) = self.answered(ledger, client, token, lane)?;
-                if !overdue {
-                    self.justified(seen, ledger, key, &q)?;
+                match overdue {
+                    true => self.answered_by_all(seen, key, &q)?,
+                    false => self.justified(seen, ledger, key, &q)?,
                 }
             }
             Action::SuspensionSettled { container, away: false, .. } => {
@@ -191,6 +207,22 @@ impl Requests {
         let first = |(key, all): (_, &Vec<Question>)| Some((key, *all.first()?));
         let heads = self.asked.iter().filter_map(first);
         heads.map(|(key, q)| (key, q.client, q.need.0, q.since))
+    }
+
+    /// All requests of each account, in order: of which process, for how much, and since when.
+    pub fn queues(
+        &self,
+    ) -> impl Iterator<Item = (&LaneKey, impl Iterator<Item = (ClientId, u64, u64)>)> {
+        let each = |q: &Question| (q.client, q.need.0, q.since);
+        self.asked.iter().map(move |(key, all)| (key, all.iter().map(each)))
+    }
+
+    /// Until when processes of an account may answer a recall, or when all have.
+    #[must_use]
+    pub fn recalled_until(&self, key: &LaneKey) -> Option<u64> {
+        let recall = self.recalls.get(key)?;
+        let last = recall.began + RECALL_WAIT_NS;
+        Some(if recall.owing.is_empty() { recall.answered.min(last) } else { last })
     }
 
     /// Whether growth of an account may wait for NVML, or for the return of processes after a restart.
@@ -242,10 +274,25 @@ impl Requests {
         let Some(recall) = recall.filter(|recall| recall.number != q.recall) else {
             return Err(format!("{:?} was refused without a recall", q.client));
         };
-        if recall.owing.is_empty() || seen.now >= recall.began + RECALL_WAIT_NS {
-            return Ok(());
+        match recall.owing.is_empty() || seen.now >= recall.began + RECALL_WAIT_NS {
+            true => Ok(()),
+            false => Err(early(q, recall)),
         }
-        Err(format!("{:?} was refused before {:?} answered", q.client, recall.owing))
+    }
+
+    /// Checks a refusal of memory that others borrowed: a recall that began after the request is over, if there is one.
+    fn answered_by_all(
+        &self,
+        seen: &Observer,
+        key: LaneKey,
+        q: &Question,
+    ) -> Result<(), Objection> {
+        let recall = self.recalls.get(&key).filter(|recall| recall.number != q.recall);
+        let recall = recall.filter(|it| !it.owing.is_empty());
+        match recall.filter(|it| seen.now < it.began + RECALL_WAIT_NS) {
+            Some(recall) => Err(early(q, recall)),
+            None => Ok(()),
+        }
     }
 
     /// The siblings that hold memory and do not wait for more themselves.
@@ -273,7 +320,7 @@ impl Requests {
             let siblings = self.siblings(ledger, key, first.client);
             siblings.map(|(client, _)| client).collect()
         });
-        let recall = Recall { number, began: seen.now, owing };
+        let recall = Recall { number, began: seen.now, owing, answered: 0 };
         self.recalls.insert(key, recall);
         self.fresh.insert(key);
     }
@@ -292,7 +339,7 @@ impl Requests {
             questions.retain(|question| question.client != client);
         }
         for recall in self.recalls.values_mut() {
-            recall.owing.remove(&client);
+            recall.answers(client, self.now);
         }
     }
 

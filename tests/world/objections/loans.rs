@@ -3,6 +3,7 @@
 use super::*;
 use gpuslice_engine::{Credit, RECLAIM_MOVE_MAX, Reclaim, Refusal};
 use gpuslice_wire::ids::ContainerId;
+use gpuslice_wire::limits::RECALL_WAIT_NS;
 use gpuslice_wire::snapshot::{Snapshot, SuspensionState};
 
 const A: usize = 0;
@@ -170,6 +171,55 @@ fn to_a_claim_that_waits_for_nothing() {
     objects(result, "waits after the grace, and no memory moves");
 }
 
+/// Process `C` is another one of `b`.
+const C: usize = 2;
+
+/// The page of `b` with this recall, and what is reserved.
+fn recalls(reserved: u64) -> Action {
+    let Action::SetLane { container, lane, view } = sees(B, reserved) else {
+        unreachable!("a page is a lane");
+    };
+    Action::SetLane { container, lane, view: LaneView { recall: 1, ..view } }
+}
+
+/// `b` has all that is left, in one process. Its other one asks for more.
+fn recalled() -> Story {
+    let mut story = lent(Reclaim::Refuse);
+    let (attach, attached) = attach(B, client(C), 1);
+    story.tell(0, attach, &[attached]).expect("a second process");
+    let actions = [gets(B, 20), sees(B, 20), sees(A, 100)];
+    story.tell(0, asks(B, 20), &actions).expect("it is free");
+    story.tell(0, asks(C, 10), &[wanted(10), recalls(20)]).expect("a claim waits");
+    story
+}
+
+#[test]
+fn to_a_claim_that_is_refused_before_its_siblings_have_answered() {
+    let refuses = |story: &mut Story| story.then(GRACE, &[refused(C, 10, 0, true), wanted(0)]);
+    objects(refuses(&mut recalled()), "was refused before");
+    let mut answered = recalled();
+    let (lane, bytes) = (Lane(0), Bytes::ZERO);
+    let yields = Event::Yield { client: client(B), lane, recall: 1, bytes };
+    answered.tell(MS, yields, &[]).expect("it uses all that it has");
+    assert_eq!(refuses(&mut answered), Ok(()));
+    let mut silent = recalled();
+    silent.then(RECALL_WAIT_NS - GRACE, &[]).expect("it may answer");
+    assert_eq!(refuses(&mut silent), Ok(()));
+}
+
+/// `b` claims 10 bytes more behind its first request: borrowers are asked for both.
+#[test]
+fn to_a_request_for_which_borrowers_are_not_asked() {
+    let asks_again = |actions: &[Action]| {
+        let mut story = claimed(Reclaim::Suspend);
+        let (attach, attached) = attach(B, client(C), 1);
+        story.tell(0, attach, &[attached]).expect("a second process");
+        story.tell(0, asks(C, 10), actions)
+    };
+    assert_eq!(asks_again(&[wanted(20)]), Ok(()));
+    objects(asks_again(&[]), "10 bytes of GPU-01010101-0101-0101-0101-010101010101 are wanted");
+}
+
 #[test]
 fn to_a_claim_without_an_end() {
     let mut story = claimed(Reclaim::Suspend);
@@ -210,6 +260,42 @@ fn to_free_memory_that_is_none() {
     objects(shows(29), "sees 71 bytes free, not 70 to 70");
     let claim = lent(Reclaim::Suspend).tell(0, asks(B, 30), &[wanted(10), sees(A, 80)]);
     objects(claim, "sees 20 bytes free, not 0 to 0");
+}
+
+/// A sample of processes outside of all slices.
+fn sample(used: u64) -> Event {
+    Event::Outside { gpu: gpu(0), used: Bytes(used) }
+}
+
+/// Processes outside of all slices have 30 bytes. After two samples of these, the page of `a` shows so much reserved.
+fn outside(samples: [u64; 2], shown: u64) -> Result<Story, Objection> {
+    let mut story = begin(Reclaim::Suspend);
+    story.checkers.outside(gpu(0), 30);
+    story.tell(0, sample(samples[0]), &[]).expect("one sample is not enough");
+    story.tell(0, sample(samples[1]), &[sees(A, shown)]).map(|()| story)
+}
+
+#[test]
+fn to_memory_outside_that_is_lent() {
+    let samples = [30, 30];
+    objects(outside(samples, 0).map(drop), "sees 100 bytes free, not 70 to 70");
+    objects(outside(samples, 31).map(drop), "sees 69 bytes free, not 70 to 70");
+    assert_eq!(outside([0, 30], 0).map(drop), Ok(()), "it may have come between the samples");
+    let lends = |bytes| {
+        let mut story = outside(samples, 30)?;
+        story.checkers.outside(gpu(0), 50); // no sample shows the growth yet
+        story.tell(0, asks(A, bytes), &[gets(A, bytes), sees(A, bytes + 30)])
+    };
+    assert_eq!(lends(70), Ok(()));
+    objects(lends(71), "was granted 71 bytes of GPU-01010101");
+    // What was given back meanwhile may be lent before a sample shows that, or not.
+    let given_back = |shown| {
+        let mut story = outside(samples, 30)?;
+        story.checkers.outside(gpu(0), 10);
+        story.then(0, &[sees(A, shown)])
+    };
+    assert_eq!([10, 30].map(given_back), [Ok(()), Ok(())]);
+    objects(given_back(9), "sees 91 bytes free, not 70 to 90");
 }
 
 #[test]

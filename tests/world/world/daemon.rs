@@ -225,6 +225,7 @@ impl World {
                 Event::Unattributed { container, lane, used: Bytes(used) }
             }
             Letter::Device(gpu) => self.device_shows(gpu),
+            Letter::Outside(gpu, used) => Event::Outside { gpu, used: Bytes(used) },
             Letter::Resize(container, lane, memory::WantedMemory(memory)) => {
                 Event::Resize { token: Token(0), container, lane, memory }
             }

@@ -148,6 +148,7 @@ impl World {
         }
         if self.mood.limits {
             self.administer_limits();
+            self.act_outside();
         }
         if self.rng.per_mille(300) {
             let known: Vec<ClientId> = self.clients.keys().copied().collect();

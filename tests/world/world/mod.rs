@@ -9,6 +9,7 @@ mod daemon;
 mod fate;
 pub mod loans;
 mod memory;
+mod outside;
 mod processes;
 mod stop;
 mod time;
@@ -88,6 +89,8 @@ enum Letter {
     Unattributed(ContainerId, Lane, u64),
     /// The memory in use on a device is compared with what living processes have.
     Device(GpuUuid),
+    /// A sample showed so much memory of processes outside of all slices.
+    Outside(GpuUuid, u64),
     Resize(ContainerId, Lane, memory::WantedMemory),
     Left(ClientId),
     Gone(usize, ClientId),
@@ -125,7 +128,7 @@ pub struct Mood {
     pub fate: bool,
     /// Few containers, of one class and without caps: turns begin and end all the time.
     pub few: bool,
-    /// Containers grow above their caps, and are suspended and resumed.
+    /// Containers grow above their caps, and are suspended and resumed, beside processes outside of all slices.
     pub limits: bool,
 }
 
@@ -162,6 +165,8 @@ pub struct World {
     suspensions: loans::Suspensions,
     /// Memory of ended processes that the driver has not freed.
     unfreed: Vec<memory::Unfreed>,
+    /// Memory of processes outside of all slices.
+    outside: outside::Outside,
     /// Devices whose last look explained too much.
     unlucky: BTreeSet<GpuUuid>,
 }
@@ -223,6 +228,7 @@ impl World {
             hardware: stop::Hardware::default(),
             suspensions: loans::Suspensions::default(),
             unfreed: Vec::new(),
+            outside: outside::Outside::default(),
             unlucky: BTreeSet::new(),
         };
         world.hardware = stop::Hardware::any(&mut world.rng);

@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 use gpuslice_wire::ids::Lane;
 use gpuslice_wire::units::Bytes;
 
-use super::{Borrower, RECALL_EVERY, Room};
+use super::{Borrower, Claim, RECALL_EVERY, Room};
 use crate::action::{Action, Actions};
 use crate::engine::Engine;
 use crate::event::{Event, Token};
@@ -119,7 +119,17 @@ impl Engine {
         let next = claims.iter().map(|claim| self.next_step(gpu, claim)).min();
         self.gpus[gpu].lending.due = next;
         self.ask_back(gpu, missing, actions);
+        claims.iter().for_each(|claim| self.put_off(claim));
         self.withhold(gpu);
+    }
+
+    /// Borrowers are not asked for requests that exceed the cap together with earlier ones. If they claim memory later,
+    /// the grace begins then.
+    fn put_off(&mut self, claim: &Claim) {
+        let (now, Some((_, asked))) = (self.now, claim.growth) else { return };
+        let slice = self.account(claim.index, claim.lane);
+        let waiting = slice.map(|slice| slice.waiting.iter_mut().skip(asked));
+        waiting.into_iter().flatten().for_each(|growth| growth.at = now);
     }
 
     /// Asks borrowers for what is missing.

@@ -26,7 +26,8 @@ impl Loans {
         self.claims = self.waiting(seen, ledger, requests);
         self.note_moves(seen, ledger);
         for claim in self.claims.iter().filter(|it| it.sure) {
-            self.waits(seen, ledger, claim)?;
+            let recalled = requests.recalled_until(&claim.key).unwrap_or(0);
+            self.waits(seen, ledger, (claim, recalled))?;
         }
         for (gpu, _) in ledger.gpus() {
             if ledger.lends_on(gpu) {
@@ -44,21 +45,36 @@ impl Loans {
     /// The claims that wait.
     fn waiting(&mut self, seen: &Observer, ledger: &Ledger, requests: &Requests) -> Vec<Claim> {
         let mut claims = Vec::new();
-        for (key, client, asked, since) in requests.heads() {
-            let need = ledger.lacks(key, client, asked);
-            let promised = ledger.account(key).filter(|account| {
-                ledger.reserved(key.0, key.1) + u128::from(need) <= u128::from(account.cap)
-            });
-            let Some(gpu) = promised.and_then(|it| it.gpu).filter(|_| ledger.lends(key)) else {
+        for (key, all) in requests.queues() {
+            let account = ledger.account(key).filter(|_| ledger.lends(key));
+            let Some((account, gpu)) = account.and_then(|it| Some((it, it.gpu?))) else {
                 continue;
             };
-            if !seen.suspended.contains_key(&key.0) {
-                let (key, client) = (*key, client);
-                let all = ledger.reserved(key.0, key.1) + self.unfreed(ledger, &key).1;
-                let fits = all + u128::from(need) <= u128::from(ledger.of(client, key.1).0);
-                let sure = fits && !requests.may_wait(ledger, &key);
-                let client = Some(client);
-                claims.push(Claim { key, client, gpu, asked, need, sure, since, claims: seen.now });
+            if seen.suspended.contains_key(&key.0) {
+                continue;
+            }
+            let mut before = ledger.reserved(key.0, key.1);
+            let (unfreed, waits) = (self.unfreed(ledger, key).1, requests.may_wait(ledger, key));
+            for (at, (client, asked, since)) in all.enumerate() {
+                let need = ledger.lacks(key, client, asked);
+                before += u128::from(need);
+                if before > u128::from(account.cap) {
+                    break;
+                }
+                let fits = before + unfreed <= u128::from(ledger.of(client, key.1).0);
+                let (key, client, head, sure) = (*key, Some(client), at == 0, fits && !waits);
+                claims.push(Claim {
+                    key,
+                    client,
+                    head,
+                    gpu,
+                    asked,
+                    need,
+                    sure,
+                    since,
+                    begun: fits.then_some(seen.now),
+                    claims: seen.now,
+                });
             }
         }
         self.resumes.retain(|id, _| seen.suspended.get(id) == Some(&SuspensionState::Suspended));
@@ -67,14 +83,29 @@ impl Loans {
                 let Some(gpu) = account.gpu else { continue };
                 let need = u64::try_from(ledger.kept(key.0, key.1)).unwrap_or(u64::MAX);
                 let (key, since) = (*key, *since);
-                let (client, sure, asked) = (None, true, need);
-                claims.push(Claim { key, client, gpu, asked, need, sure, since, claims: seen.now });
+                let (client, head, sure, asked) = (None, true, true, need);
+                claims.push(Claim {
+                    key,
+                    client,
+                    head,
+                    gpu,
+                    asked,
+                    need,
+                    sure,
+                    since,
+                    begun: Some(since),
+                    claims: seen.now,
+                });
             }
         }
         for claim in &mut claims {
-            let of = |it: &Claim| (it.key, it.client, it.since, it.sure);
-            let same = self.claims.iter().find(|it| of(it) == of(claim));
-            claim.claims = same.map_or(claim.claims, |it| it.claims);
+            let of = |it: &Claim| (it.key, it.client, it.since, it.asked);
+            let new = *claim;
+            let same = self.claims.iter().filter(|it| of(it) == of(&new));
+            let begun = same.clone().filter_map(|it| it.begun).min();
+            claim.begun = new.begun.map(|now| begun.unwrap_or(now));
+            let mut same = same.filter(|it| (it.sure, it.head) == (new.sure, new.head));
+            claim.claims = same.next().map_or(new.claims, |it| it.claims);
         }
         claims
     }
@@ -95,11 +126,17 @@ impl Loans {
         self.moves.extend(all.into_iter().map(|gpu| (gpu, seen.now)));
     }
 
-    /// A claim waits for memory that others borrowed, and for no longer than it may.
-    fn waits(&self, seen: &Observer, ledger: &Ledger, claim: &Claim) -> Result<(), Objection> {
-        let Claim { key, client, gpu, need, since, claims, .. } = *claim;
-        let (id, grace) = (key.0, since + seen.config.reclaim_grace.0);
-        if client.is_some() {
+    /// A claim waits for memory that others borrowed, and for no longer than it may. Until `recalled` its container's
+    /// processes may answer a recall.
+    fn waits(
+        &self,
+        seen: &Observer,
+        ledger: &Ledger,
+        (claim, recalled): (&Claim, u64),
+    ) -> Result<(), Objection> {
+        let Claim { key, client, head, gpu, need, since, begun, claims, .. } = *claim;
+        let (id, grace) = (key.0, begun.unwrap_or(seen.now) + seen.config.reclaim_grace.0);
+        if client.is_some() && head {
             let free = self.free(ledger, gpu).least;
             if u128::from(need) <= free {
                 return Err(format!("{id} waits for {need} bytes, and {free} are free"));
@@ -108,7 +145,7 @@ impl Loans {
                 return Err(format!("{id} waits for {need} bytes, and none are lent"));
             }
             let moved = self.moves.get(&gpu).map_or(0, |at| at + NEXT_STEP);
-            if seen.now > grace.max(claims).max(moved) + SLACK {
+            if seen.now > grace.max(claims).max(moved).max(recalled) + SLACK {
                 return Err(format!("{id} waits after the grace, and no memory moves"));
             }
         }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::Process;
 use crate::tests::{attached, holds, uuid};
+use gpuslice_wire::limits::RECALL_WAIT_NS;
 use gpuslice_wire::select::GpuSelector;
 
 /// A request that waited for its container's resume is a claim from then on: the borrower has the whole grace.
@@ -234,4 +235,78 @@ fn memory_of_processes_outside_of_all_slices_is_not_lent() {
     sample(&mut rig, 9);
     sample(&mut rig, 9);
     assert_eq!(answer(&take(&mut rig, web, 10), web), Some(Ok(10)));
+}
+
+/// Requests of one container wait behind each other: borrowers are asked for all of them at once.
+#[test]
+fn borrowers_are_asked_for_every_request_that_waits() {
+    let (mut rig, burst, web) = rig(Config { reclaim: Reclaim::Refuse, ..Config::default() });
+    let second = rig.attach("web", 0).expect("attaches");
+    take(&mut rig, burst, 12);
+    assert_eq!(wanted(&take(&mut rig, web, 6), "burst"), Some(2), "4 GiB are free");
+    rig.now = GRACE / 2;
+    assert_eq!(wanted(&take(&mut rig, second, 5), "burst"), Some(7));
+    let given = give(&mut rig, burst, 2);
+    assert_eq!((answer(&given, web), wanted(&given, "burst")), (Some(Ok(6)), Some(5)));
+    let given = give(&mut rig, burst, 5);
+    assert_eq!((answer(&given, second), wanted(&given, "burst")), (Some(Ok(5)), Some(0)));
+}
+
+/// The cap has no room for both requests. Borrowers are asked for the second one when the first is refused, and have
+/// the whole grace then.
+#[test]
+fn a_request_that_becomes_a_claim_has_the_whole_grace() {
+    for ends in [false, true] {
+        let (mut rig, burst, web) = rig(Config { reclaim: Reclaim::Refuse, ..Config::default() });
+        let second = rig.attach("web", 0).expect("attaches");
+        take(&mut rig, burst, 12);
+        assert_eq!(wanted(&take(&mut rig, web, 6), "burst"), Some(2));
+        assert_eq!(wanted(&take(&mut rig, second, 8), "burst"), None, "14 GiB are beyond the cap");
+        let mut first = pass(&mut rig, GRACE - MS);
+        if ends {
+            first.extend(rig.step(Event::Gone { client: web }));
+        } else {
+            first.extend(pass(&mut rig, GRACE));
+            assert_eq!(answer(&first, web), Some(Err(true)));
+        }
+        assert_eq!((answer(&first, second), wanted(&first, "burst")), (None, Some(4)));
+        // An end is seen at the next step of the reclaim, after 100 ms at the most.
+        let early = pass(&mut rig, 2 * GRACE - 102 * MS);
+        assert_eq!(answer(&early, second), None);
+        assert_eq!(answer(&pass(&mut rig, 2 * GRACE), second), Some(Err(true)));
+    }
+}
+
+/// Processes of the same container have memory that they do not use. A claim waits for their answers, however short the
+/// grace of borrowers is.
+#[test]
+fn without_a_grace_a_claim_waits_for_its_siblings_answers() {
+    for reclaim in [Reclaim::Suspend, Reclaim::Refuse] {
+        let begin = || {
+            let (mut rig, burst, web) = rig(without_grace(reclaim));
+            let second = rig.attach("web", 0).expect("attaches");
+            take(&mut rig, burst, 10);
+            take(&mut rig, web, 6);
+            let asked = take(&mut rig, second, 4);
+            assert_eq!(answer(&asked, second), None);
+            assert_eq!(answer(&rig.step(Event::Tick), second), None, "{reclaim:?}");
+            (rig, web, second)
+        };
+        let (mut answers, web, second) = begin();
+        let given = answers.give_back(web, 1, 4 * GIB);
+        assert_eq!((answer(&given, second), state(&answers)), (Some(Ok(4)), None));
+        // A sibling that uses all of its memory, and one that is silent.
+        let ended = match reclaim {
+            Reclaim::Suspend => (None, Some(SuspensionState::Suspending)),
+            Reclaim::Refuse => (Some(Err(true)), None),
+        };
+        let (mut uses_all, web, second) = begin();
+        let mut answered = uses_all.give_back(web, 1, 0);
+        answered.extend(uses_all.step(Event::Tick));
+        assert_eq!((answer(&answered, second), state(&uses_all)), ended);
+        let (mut silent, _, second) = begin();
+        assert_eq!(answer(&pass(&mut silent, RECALL_WAIT_NS - 1), second), None);
+        assert_eq!(state(&silent), None);
+        assert_eq!((answer(&pass(&mut silent, RECALL_WAIT_NS), second), state(&silent)), ended);
+    }
 }
