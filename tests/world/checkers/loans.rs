@@ -89,6 +89,24 @@ struct Claim {
     claims: u64,
 }
 
+impl Claim {
+    /// A resume that was asked for at `since` waits for all of its memory on a GPU.
+    fn of_resume((key, gpu): (LaneKey, GpuUuid), need: u64, since: u64, now: u64) -> Claim {
+        Claim {
+            key,
+            client: None,
+            head: true,
+            gpu,
+            asked: need,
+            need,
+            sure: true,
+            since,
+            begun: Some(since),
+            claims: now,
+        }
+    }
+}
+
 /// The checker of loans.
 #[derive(Debug, Default)]
 pub struct Loans {

@@ -62,18 +62,13 @@ impl Loans {
                     break;
                 }
                 let fits = before + unfreed <= u128::from(ledger.of(client, key.1).0);
-                let (key, client, head, sure) = (*key, Some(client), at == 0, fits && !waits);
                 claims.push(Claim {
-                    key,
-                    client,
-                    head,
-                    gpu,
+                    client: Some(client),
+                    head: at == 0,
                     asked,
-                    need,
-                    sure,
-                    since,
+                    sure: fits && !waits,
                     begun: fits.then_some(seen.now),
-                    claims: seen.now,
+                    ..Claim::of_resume((*key, gpu), need, since, seen.now)
                 });
             }
         }
@@ -82,20 +77,7 @@ impl Loans {
             for (key, account) in ledger.accounts_of(*id) {
                 let Some(gpu) = account.gpu else { continue };
                 let need = u64::try_from(ledger.kept(key.0, key.1)).unwrap_or(u64::MAX);
-                let (key, since) = (*key, *since);
-                let (client, head, sure, asked) = (None, true, true, need);
-                claims.push(Claim {
-                    key,
-                    client,
-                    head,
-                    gpu,
-                    asked,
-                    need,
-                    sure,
-                    since,
-                    begun: Some(since),
-                    claims: seen.now,
-                });
+                claims.push(Claim::of_resume((*key, gpu), need, *since, seen.now));
             }
         }
         for claim in &mut claims {
