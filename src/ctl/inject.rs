@@ -46,11 +46,8 @@ fn driver_dir(mounts: &Mounts) -> &Path {
     path(&mounts.cuda).parent().unwrap_or(Path::new("/"))
 }
 
-/// Whether mount injection works here: a child tries to enter the namespaces and exits at once.
-pub fn can_mount() -> bool {
-    if !nix::unistd::getuid().is_root() && !Path::new(TENANT_DIR).is_dir() {
-        return false;
-    }
+/// Whether a command may have a mount namespace here: a child tries to enter it and exits at once.
+fn can_enter_namespace() -> bool {
     let mut probe = Command::new("/proc/self/exe");
     probe.arg("--version").stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
     // SAFETY: the closure only makes system calls on data prepared before the fork.
@@ -71,12 +68,29 @@ pub fn inject(
     if !mounts.device.is_empty() {
         command.env("GPUSLICE_SIM_DEVICE", path(&mounts.device));
     }
-    let by_mount = match method {
-        Injection::Auto => can_mount(),
-        Injection::Mount => true,
-        Injection::Preload => false,
-    };
-    if by_mount { inject_by_mount(command, mounts) } else { inject_by_preload(command, mounts) }
+    let hold = || MountPoint::hold(Path::new(TENANT_DIR));
+    match mount_point(method, hold, can_enter_namespace)? {
+        Some(held) => inject_by_mount(command, mounts, held),
+        None => inject_by_preload(command, mounts),
+    }
+}
+
+/// The held mount point for mount injection; `None`: preload injection is used.
+///
+/// Only root can make the directory, and a command of root's that made it removes it at its end. So another user's
+/// command may see it and not be able to hold it.
+fn mount_point(
+    method: Injection,
+    hold: impl FnOnce() -> io::Result<MountPoint>,
+    can_enter: impl FnOnce() -> bool,
+) -> Result<Option<MountPoint>> {
+    match method {
+        Injection::Preload => Ok(None),
+        Injection::Auto => Ok(hold().ok().filter(|_| can_enter())),
+        Injection::Mount => hold().map(Some).with_context(|| {
+            format!("mount injection needs the directory {TENANT_DIR}, which only root can make; use --inject preload")
+        }),
+    }
 }
 
 /// Holds the mount point that injection needs; releases it when dropped.
@@ -84,8 +98,11 @@ pub struct Injected {
     _mount_point: Option<MountPoint>,
 }
 
-fn inject_by_mount(command: &mut Command, mounts: &Mounts) -> Result<(&'static str, Injected)> {
-    let mount_point = MountPoint::hold(Path::new(TENANT_DIR)).context(TENANT_DIR)?;
+fn inject_by_mount(
+    command: &mut Command,
+    mounts: &Mounts,
+    held: MountPoint,
+) -> Result<(&'static str, Injected)> {
     let real = |of: &HostPath| path(of).canonicalize().with_context(|| of.to_string());
     let tenant = Path::new(TENANT_DIR);
     // First the real driver at its private path, then the shim over the driver's own name.
@@ -112,7 +129,7 @@ fn inject_by_mount(command: &mut Command, mounts: &Mounts) -> Result<(&'static s
             binds.iter().try_for_each(|(from, to)| bind(from, to))
         });
     }
-    Ok(("mount (private mount namespace)", Injected { _mount_point: Some(mount_point) }))
+    Ok(("mount (private mount namespace)", Injected { _mount_point: Some(held) }))
 }
 
 /// Enters a private mount namespace; for an ordinary user, inside a user namespace that maps the
@@ -210,4 +227,35 @@ fn library_path(command: &mut Command, dir: &Path) -> Result<()> {
     }
     command.env("LD_LIBRARY_PATH", path);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_point_that_cannot_be_held_leaves_preload_injection() {
+        let denied = || Err(io::ErrorKind::PermissionDenied.into());
+        assert!(mount_point(Injection::Auto, denied, || true).expect("preload").is_none());
+        let error = mount_point(Injection::Mount, denied, || true).err().expect("it was asked for");
+        assert!(
+            format!("{error:#}").contains("use --inject preload: permission denied"),
+            "{error:#}"
+        );
+    }
+
+    #[test]
+    fn a_mount_point_is_held_where_it_is_used() {
+        let root = tempfile::tempdir().expect("a directory");
+        let path = root.path().join("point");
+        let held = |method, can_enter| {
+            let point = mount_point(method, || MountPoint::hold(&path), || can_enter);
+            let point = point.expect("it can be held");
+            (point.is_some(), path.exists())
+        };
+        assert_eq!(held(Injection::Auto, true), (true, true));
+        assert_eq!(held(Injection::Mount, false), (true, true));
+        assert_eq!(held(Injection::Auto, false), (false, false));
+        assert_eq!(held(Injection::Preload, true), (false, false));
+    }
 }
