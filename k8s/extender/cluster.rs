@@ -49,7 +49,13 @@ pub enum Unfit {
     #[error("insufficient GPU memory or compute in one device")]
     NoRoom,
     #[error(
-        "the pod's label {COUNT} is {0:?}, and must be a number from 1 to 16 that divides its amounts"
+        "the container {0} asks for {CORES} and for no {MEMORY}, and a share of compute needs memory: \
+         add a limit for {MEMORY}"
+    )]
+    NoMemory(String),
+    #[error(
+        "the pod's label {COUNT} is {0:?}, and must be a number from 1 to 16 that divides the amounts \
+         of each container"
     )]
     Count(String),
 }
@@ -150,13 +156,22 @@ fn need(pod: &Pod) -> Need {
     identity::need(pod, ResourceNames::usual())
 }
 
-/// What a pod asks for on each of its GPUs.
+/// What a pod asks for on each of its GPUs. The device plugin of its node refuses what this refuses, but only when the
+/// pod is bound.
 fn ask(pod: &Pod) -> Result<Ask, Unfit> {
-    let Need { memory, cores } = need(pod);
     let label = pod.metadata.labels.get(COUNT).map_or("1", String::as_str);
     let count = label.parse::<u64>().ok().filter(|count| (1..=COUNT_MAX).contains(count));
-    let even = |count: &u64| memory.is_multiple_of(*count) && cores.is_multiple_of(*count);
-    let count = count.filter(even).ok_or_else(|| Unfit::Count(label.to_owned()))?;
+    let count = count.ok_or_else(|| Unfit::Count(label.to_owned()))?;
+    for it in identity::claimants(pod, ResourceNames::usual()) {
+        let (memory, cores) = (it.wants(MEMORY), it.wants(CORES));
+        if memory == 0 && cores > 0 {
+            return Err(Unfit::NoMemory(it.container.name.clone()));
+        }
+        if !memory.is_multiple_of(count) || !cores.is_multiple_of(count) {
+            return Err(Unfit::Count(label.to_owned()));
+        }
+    }
+    let Need { memory, cores } = need(pod);
     Ok(Ask {
         memory: Bytes(memory / count),
         cores: u32::try_from(cores / count).unwrap_or(u32::MAX),

@@ -82,6 +82,16 @@ pub struct Need {
 /// its own beside theirs, and all are reserved when the pod is admitted: it is added.
 #[must_use]
 pub fn need(pod: &Pod, names: &ResourceNames) -> Need {
+    claimants(pod, names).iter().fold(Need::default(), |sum, it| {
+        let (memory, cores) = (it.wants(&names.memory), it.wants(&names.cores));
+        let (memory, cores) = (sum.memory.saturating_add(memory), sum.cores.saturating_add(cores));
+        Need { memory, cores }
+    })
+}
+
+/// The containers of a pod that have claims of their own.
+#[must_use]
+pub fn claimants<'a>(pod: &'a Pod, names: &ResourceNames) -> Vec<Admitted<'a>> {
     let wants = |it: &Admitted<'_>| (it.wants(&names.memory), it.wants(&names.cores));
     let is_main = |it: &Admitted<'_>| matches!(it.position, Position::Main(_));
     let mut mains: Vec<(u64, u64)> = containers(pod).filter(is_main).map(|it| wants(&it)).collect();
@@ -100,11 +110,7 @@ pub fn need(pod: &Pod, names: &ResourceNames) -> Need {
         Position::Init(_) => !has_a_claimant(wants(it)),
         Position::Sidecar(_) | Position::Main(_) => true,
     };
-    containers(pod).filter(counts).fold(Need::default(), |sum, it| {
-        let (memory, cores) = wants(&it);
-        let (memory, cores) = (sum.memory.saturating_add(memory), sum.cores.saturating_add(cores));
-        Need { memory, cores }
-    })
+    containers(pod).filter(counts).collect()
 }
 
 /// Init containers that have their devices: uid of the pod, number, resource.

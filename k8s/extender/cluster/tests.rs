@@ -111,6 +111,31 @@ fn nodes_without_shares_and_bad_labels_say_so() {
     assert_eq!(shared(&node(u64::MAX, u64::MAX), &[], None).gpus.len(), 64);
 }
 
+/// The device plugin would refuse them on the node.
+#[test]
+fn amounts_that_no_claim_has_say_so() {
+    let choose = |init: &[&Value], mains: &[&Value], count: &str| {
+        let owned = |all: &[&Value]| all.iter().map(|it| (*it).clone()).collect::<Vec<_>>();
+        let (init, mains) = (owned(init), owned(mains));
+        let mut pod = pod("new", &init, &mains);
+        pod.metadata.labels.insert(COUNT.to_owned(), count.to_owned());
+        shared(&node(30, 2), &[], None).choose(&pod)
+    };
+    let [memory, cores, both] = [("a", 4, 0), ("b", 0, 20), ("c", 4, 20)]
+        .map(|(name, memory, cores)| container(name, memory, cores));
+    let no_memory = |name: &str| Err(Unfit::NoMemory(name.to_owned()));
+    assert_eq!(choose(&[], &[&cores], "1"), no_memory("b"));
+    assert_eq!(choose(&[], &[&memory, &cores], "1"), no_memory("b"));
+    assert_eq!(choose(&[&cores], &[&memory], "1"), no_memory("b"));
+    assert_eq!(choose(&[&cores], &[&both], "1"), Ok(vec![0]), "it has the claim of c");
+    let [three, five, share] = [("a", 3, 0), ("b", 5, 0), ("c", 4, 5)]
+        .map(|(name, memory, cores)| container(name, memory, cores));
+    let uneven = Err(Unfit::Count("2".to_owned()));
+    assert_eq!(choose(&[], &[&three, &five], "2"), uneven);
+    assert_eq!(choose(&[], &[&share, &share], "2"), uneven);
+    assert_eq!(choose(&[&three], &[&memory], "2"), Ok(vec![0, 1]), "it has the claim of a");
+}
+
 /// What is written is what is read.
 #[test]
 fn annotations_name_the_gpus() {
