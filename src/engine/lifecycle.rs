@@ -119,6 +119,8 @@ pub(crate) struct Growth {
     pub(crate) waited: bool,
     /// When it arrived.
     pub(crate) at: Instant,
+    /// Since when borrowers are asked for it; see `memory::borrow`.
+    pub(crate) claims_since: Option<Instant>,
 }
 
 /// An account's recall of unused credit; see `memory::recall`.

@@ -71,6 +71,7 @@ impl Engine {
                     after: 0,
                     waited: false,
                     at: self.now,
+                    claims_since: None,
                 };
                 self.reserve(growth, actions);
             }

@@ -323,12 +323,12 @@ impl Engine {
         }
     }
 
-    /// Requests that waited for the resume may claim borrowed memory now: borrowers have the whole grace.
+    /// Requests waited for the resume, and borrowers were not asked for them. If these are asked now, they have the
+    /// whole grace.
     fn wait_anew(&mut self, index: ContainerIndex) {
-        let now = self.now;
         let slices = self.containers.get_mut(index).map(|it| it.slices.iter_mut());
         let waiting = slices.into_iter().flatten().flat_map(|(_, slice)| &mut slice.waiting);
-        waiting.for_each(|growth| growth.at = now);
+        waiting.for_each(|growth| growth.claims_since = None);
     }
 
     /// Notes which containers the engine itself suspended: it resumes them.

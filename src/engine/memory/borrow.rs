@@ -17,7 +17,8 @@
 //!   that, a recall of unused credit in the claim's own container is over.
 //!
 //! Requests of one account wait behind each other, and are one claim as far as the cap has room for all of them: each
-//! has its own grace, and borrowers are asked for the sum from the beginning.
+//! has its own grace, which begins when borrowers are asked for it, and they are asked for the sum. A request may have
+//! waited for something else before that.
 //!
 //! The resume of a suspended container is a claim, too, if all of its memory is promised to it.
 //!
@@ -70,15 +71,23 @@ pub(crate) enum Room {
     Lent,
 }
 
-/// A claim that waits for what others borrowed: the requests of an account, or a resume.
+/// A claim that waits for what others borrowed: requests of an account, or a resume.
 #[derive(Clone, Copy, Debug)]
 struct Claim {
     index: ContainerIndex,
     lane: Lane,
     need: Bytes,
+    /// Since when borrowers are asked for it.
     since: Instant,
-    /// The first request, and how many there are: the cap has room for all of them together.
-    growth: Option<(Growth, usize)>,
+    /// None: a resume.
+    requests: Option<Requests>,
+}
+
+/// The requests of a claim: those for which the cap has room together.
+#[derive(Clone, Copy, Debug)]
+struct Requests {
+    first: Growth,
+    count: usize,
 }
 
 /// What came of the suspension of a borrower.
@@ -211,8 +220,8 @@ impl Engine {
                 (need <= slice.account.promised()).then_some(need)
             });
             let (count, need) = (1..).zip(together).last().filter(|_| claims)?;
-            let growth = Some((first, count));
-            Some(Claim { index, lane, need, since: first.at, growth })
+            let since = first.claims_since.unwrap_or(self.now);
+            Some(Claim { index, lane, need, since, requests: Some(Requests { first, count }) })
         };
         self.present(gpu).filter_map(claim).chain(self.returns_to(gpu)).collect()
     }
@@ -222,7 +231,7 @@ impl Engine {
         self.slices_on(gpu).filter_map(|(index, lane, _)| {
             let (_, since) = self.containers.get(index)?.resume?;
             let need = self.kept(index, lane).saturating_sub(self.unmoved(index, lane));
-            Some(Claim { index, lane, need, since, growth: None })
+            Some(Claim { index, lane, need, since, requests: None })
         })
     }
 
@@ -237,7 +246,7 @@ impl Engine {
     fn grace_of(&self, claim: &Claim) -> Instant {
         let grace = claim.since.plus(self.config.reclaim_grace);
         let its = |it: &&(Instant, ContainerIndex, Lane)| (it.1, it.2) == (claim.index, claim.lane);
-        let recall = self.recalls.iter().find(its).filter(|_| claim.growth.is_some());
+        let recall = self.recalls.iter().find(its).filter(|_| claim.requests.is_some());
         recall.map_or(grace, |(until, ..)| grace.max(*until).min(self.last_of(claim)))
     }
 
@@ -259,7 +268,7 @@ impl Engine {
 
     /// Whether a resume waits for another one of its container's GPUs.
     fn has_room(&self, gpu: usize, claim: &Claim) -> bool {
-        claim.growth.is_none() && claim.need <= self.free_on(gpu)
+        claim.requests.is_none() && claim.need <= self.free_on(gpu)
     }
 
     /// What claims lack, without the memory that suspensions under way will free.
@@ -342,20 +351,20 @@ impl Engine {
         }
         let comes = self.is_moving(gpu);
         for claim in over {
-            let Claim { index, lane, need, growth, .. } = claim;
+            let Claim { index, lane, need, requests, .. } = claim;
             if comes && self.now < self.last_of(&claim) || self.has_room(gpu, &claim) {
                 continue;
             }
             // Once for the claims that are refused for it.
             actions.append(&mut full);
             let left = self.free_on(gpu);
-            let Some((growth, _)) = growth else {
+            let Some(Requests { first, .. }) = requests else {
                 self.end_resume(index, (gpu, need, left), actions);
                 continue;
             };
             let slice = self.account(index, lane);
             slice.map(|slice| slice.waiting.pop_front());
-            self.refuse(growth, left, true, actions);
+            self.refuse(first, left, true, actions);
             self.serve(index, lane, actions);
         }
     }
@@ -399,9 +408,9 @@ impl Engine {
     pub(crate) fn memory_waits(&self) -> impl Iterator<Item = Snapshot> + '_ {
         let reclaims = self.gpus.iter().enumerate().filter(|(_, gpu)| gpu.lending.due.is_some());
         reclaims.flat_map(|(at, gpu)| {
-            self.claims_on(at).into_iter().filter_map(|Claim { index, lane, growth, .. }| {
+            self.claims_on(at).into_iter().filter_map(|Claim { index, lane, requests, .. }| {
                 let container = self.containers.get(index)?.record.container;
-                let (first, _) = growth?;
+                let first = requests?.first;
                 let (need, gpu, since_ns) = (self.lacks(&first), gpu.uuid, first.at.0);
                 Some(Snapshot::MemoryWait { container, gpu, lane, need, since_ns })
             })

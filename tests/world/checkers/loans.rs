@@ -4,7 +4,8 @@
 //! * The caps of a GPU's containers fit on it together. What containers have there, and is not on the host, fits too.
 //! * A request within its container's cap is a *claim*. It is granted, or waits for memory that others borrowed, and
 //!   only for that. It is refused after the grace at the earliest, and only if no borrower can be moved, or moves did
-//!   not end in time. It is answered within the grace and [`RECLAIM_MOVE_MAX`].
+//!   not end in time. The grace begins when borrowers can be asked for it: when its cap has room for it, and its
+//!   container is not suspended. It is answered within the grace and [`RECLAIM_MOVE_MAX`].
 //! * Requests of one account are claims together, as far as its cap has room for all of them.
 //! * While a claim waits, nothing is lent on its GPU, and borrowers are told to give back what is missing: the lowest
 //!   class first, and no more than each has borrowed. They are told nothing when none waits.
@@ -82,7 +83,8 @@ struct Claim {
     need: u64,
     /// It does not wait for NVML, or for processes that attach again.
     sure: bool,
-    /// When it was made, and since when its cap surely has room for it and for those before it.
+    /// When it was made, and since when borrowers are surely asked for it: the cap had room for it and those before it,
+    /// and it did not wait for anything else.
     since: u64,
     begun: Option<u64>,
     /// Since when it waits for others.
@@ -107,6 +109,9 @@ impl Claim {
     }
 }
 
+/// A request: its account, its process, when it was made, and what it asked for.
+type Request = (LaneKey, ClientId, u64, u64);
+
 /// The checker of loans.
 #[derive(Debug, Default)]
 pub struct Loans {
@@ -121,6 +126,8 @@ pub struct Loans {
     moves: BTreeMap<GpuUuid, u64>,
     /// Claims after the last step.
     claims: Vec<Claim>,
+    /// Since when borrowers may have been asked for each request that waits.
+    asked: BTreeMap<Request, u64>,
     /// What each container was told to give back.
     wanted: BTreeMap<LaneKey, u64>,
     classes: BTreeMap<ContainerId, Class>,
@@ -382,6 +389,10 @@ impl Loans {
         for (key, account) in ledger.accounts_of(id) {
             let Some(gpu) = account.gpu else { continue };
             let reserved = ledger.kept(key.0, key.1);
+            let behind = self.suspensions.get(&id).and_then(|it| it.behind.get(&key.1));
+            if behind.is_some_and(|behind| reserved <= *behind) {
+                continue; // all of it may still be there
+            }
             // For an administrator's command the daemon asks NVML what processes outside of all slices have.
             let outside = if reclaimed { 0 } else { self.beyond(gpu).0 };
             if reserved > self.free(ledger, gpu).most + outside {

@@ -119,17 +119,17 @@ impl Engine {
         let next = claims.iter().map(|claim| self.next_step(gpu, claim)).min();
         self.gpus[gpu].lending.due = next;
         self.ask_back(gpu, missing, actions);
-        claims.iter().for_each(|claim| self.put_off(claim));
+        claims.iter().for_each(|claim| self.begin_grace(claim));
         self.withhold(gpu);
     }
 
-    /// Borrowers are not asked for requests that exceed the cap together with earlier ones. If they claim memory later,
-    /// the grace begins then.
-    fn put_off(&mut self, claim: &Claim) {
-        let (now, Some((_, asked))) = (self.now, claim.growth) else { return };
+    /// Borrowers are asked for these requests now. Later ones of the account exceed the cap together with them.
+    fn begin_grace(&mut self, claim: &Claim) {
+        let (now, Some(requests)) = (self.now, claim.requests) else { return };
         let slice = self.account(claim.index, claim.lane);
-        let waiting = slice.map(|slice| slice.waiting.iter_mut().skip(asked));
-        waiting.into_iter().flatten().for_each(|growth| growth.at = now);
+        let asked = slice.map(|slice| slice.waiting.iter_mut().take(requests.count));
+        let asked = asked.into_iter().flatten();
+        asked.for_each(|growth| growth.claims_since = growth.claims_since.or(Some(now)));
     }
 
     /// Asks borrowers for what is missing.

@@ -23,10 +23,10 @@ impl Loans {
         let mut heads = requests.heads();
         let asked = heads.find(|(of, who, ..)| **of == key && *who == client);
         let account = ledger.account(&key).filter(|_| ledger.lends(&key));
-        let Some(((_, _, need, since), account)) = asked.zip(account) else {
+        let Some(((_, _, asked, made), account)) = asked.zip(account) else {
             return Ok(());
         };
-        let need = ledger.lacks(&key, client, need);
+        let need = ledger.lacks(&key, client, asked);
         let promised = ledger.reserved(home, lane) + u128::from(need) <= u128::from(account.cap);
         if promised != overdue {
             return Err(format!(
@@ -37,6 +37,7 @@ impl Loans {
             return Ok(());
         };
         self.meets("overdue");
+        let since = self.asked.get(&(key, client, made, asked)).copied().unwrap_or(seen.now);
         let grace = since + seen.config.reclaim_grace.0;
         if seen.now < grace {
             return Err(format!("{home} was refused {} ns before the grace", grace - seen.now));

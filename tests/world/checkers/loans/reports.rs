@@ -17,6 +17,7 @@ impl Loans {
         if std::mem::take(&mut self.promised) {
             ledger.gpus().try_for_each(|gpu| promises(seen, ledger, gpu))?;
         }
+        self.note_asked(seen, ledger, requests);
         let lends = ledger.gpus().any(|(gpu, _)| ledger.lends_on(gpu));
         if !lends && self.suspensions.is_empty() && seen.suspended.is_empty() {
             self.claims.clear();
@@ -42,6 +43,22 @@ impl Loans {
         Ok(())
     }
 
+    /// Notes for which requests borrowers may be asked from now on.
+    fn note_asked(&mut self, seen: &Observer, ledger: &Ledger, requests: &Requests) {
+        let were = std::mem::take(&mut self.asked);
+        for (key, all) in requests.queues().filter(|it| !seen.suspended.contains_key(&it.0.0)) {
+            let cap = ledger.account(key).map_or(0, |it| it.cap);
+            let mut sum = ledger.reserved(key.0, key.1) + self.unfreed(ledger, key).0;
+            for (client, asked, since) in all {
+                sum += u128::from(ledger.lacks(key, client, asked));
+                let request = (*key, client, since, asked);
+                let fits = (sum <= cap.into()).then_some(seen.now);
+                let begun = were.get(&request).copied().or(fits);
+                self.asked.extend(begun.map(|begun| (request, begun)));
+            }
+        }
+    }
+
     /// The claims that wait.
     fn waiting(&mut self, seen: &Observer, ledger: &Ledger, requests: &Requests) -> Vec<Claim> {
         let mut claims = Vec::new();
@@ -61,13 +78,13 @@ impl Loans {
                 if before > u128::from(account.cap) {
                     break;
                 }
-                let fits = before + unfreed <= u128::from(ledger.of(client, key.1).0);
+                let sure = before + unfreed <= u128::from(ledger.of(client, key.1).0) && !waits;
                 claims.push(Claim {
                     client: Some(client),
                     head: at == 0,
                     asked,
-                    sure: fits && !waits,
-                    begun: fits.then_some(seen.now),
+                    sure,
+                    begun: sure.then_some(seen.now),
                     ..Claim::of_resume((*key, gpu), need, since, seen.now)
                 });
             }
@@ -85,7 +102,7 @@ impl Loans {
             let new = *claim;
             let same = self.claims.iter().filter(|it| of(it) == of(&new));
             let begun = same.clone().filter_map(|it| it.begun).min();
-            claim.begun = new.begun.map(|now| begun.unwrap_or(now));
+            claim.begun = begun.or(new.begun);
             let mut same = same.filter(|it| (it.sure, it.head) == (new.sure, new.head));
             claim.claims = same.next().map_or(new.claims, |it| it.claims);
         }

@@ -159,6 +159,9 @@ fn a_claim_waits_for_its_containers_own_unfreed_memory_and_then_for_borrowers() 
     assert_eq!(answer(&take(&mut rig, next, 12), next), None, "8 GiB of them are not free yet");
     let freed = pass(&mut rig, 5_000 * MS);
     assert_eq!((answer(&freed, next), wanted(&freed, "burst")), (None, Some(4)));
+    let until = rig.now + GRACE - MS;
+    let early = pass(&mut rig, until);
+    assert_eq!((answer(&early, next), state(&rig)), (None, None), "borrowers have the whole grace");
     assert_eq!(answer(&give(&mut rig, burst, 4), next), Some(Ok(12)));
 }
 
@@ -270,8 +273,7 @@ fn a_request_that_becomes_a_claim_has_the_whole_grace() {
             assert_eq!(answer(&first, web), Some(Err(true)));
         }
         assert_eq!((answer(&first, second), wanted(&first, "burst")), (None, Some(4)));
-        // An end is seen at the next step of the reclaim, after 100 ms at the most.
-        let early = pass(&mut rig, 2 * GRACE - 102 * MS);
+        let early = pass(&mut rig, 2 * GRACE - 2 * MS);
         assert_eq!(answer(&early, second), None);
         assert_eq!(answer(&pass(&mut rig, 2 * GRACE), second), Some(Err(true)));
     }
