@@ -37,6 +37,7 @@
 //!
 //! GPUs on which no limit is above its cap have none of this. [`settle`] says which other ones a step settles.
 
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 use gpuslice_wire::admin::MemoryAsk;
@@ -214,9 +215,11 @@ impl Engine {
         let claim = |(index, lane, slice): (ContainerIndex, Lane, &Slice)| {
             let first = *slice.waiting.front()?;
             let claims = self.is_claim(index, lane, self.lacks(&first));
-            let mut need = Bytes::ZERO;
+            let (mut need, mut asked) = (Bytes::ZERO, BTreeMap::new());
             let together = slice.waiting.iter().map_while(|growth| {
-                need = need.saturating_add(self.lacks(growth));
+                let before: &mut Bytes = asked.entry(growth.client).or_default();
+                need = need.saturating_add(self.lacks_after(growth, *before));
+                *before = before.saturating_add(growth.need);
                 (need <= slice.account.promised()).then_some(need)
             });
             let (count, need) = (1..).zip(together).last().filter(|_| claims)?;

@@ -55,7 +55,13 @@ impl Engine {
         self.lacks_without(growth, Bytes::ZERO)
     }
 
-    /// The same as soon as `unfreed` of its account is free.
+    /// The same after requests of its process for `before`: what covers their grants covers no later one.
+    pub(crate) fn lacks_after(&self, growth: &Growth, before: Bytes) -> Bytes {
+        let lacks = |need| self.lacks(&Growth { need, ..*growth });
+        lacks(before.saturating_add(growth.need)).saturating_sub(lacks(before))
+    }
+
+    /// What it needs as soon as `unfreed` of its account is free.
     pub(crate) fn lacks_without(&self, growth: &Growth, unfreed: Bytes) -> Bytes {
         let client = self.clients.get(growth.client);
         let slice = client.and_then(|it| self.containers.get(it.index)?.slices.get(growth.lane));

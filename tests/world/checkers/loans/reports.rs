@@ -49,8 +49,9 @@ impl Loans {
         for (key, all) in requests.queues().filter(|it| !seen.suspended.contains_key(&it.0.0)) {
             let cap = ledger.account(key).map_or(0, |it| it.cap);
             let mut sum = ledger.reserved(key.0, key.1) + self.unfreed(ledger, key).0;
+            let mut lacks = ledger.lacks_in_order(*key);
             for (client, asked, since) in all {
-                sum += u128::from(ledger.lacks(key, client, asked));
+                sum += u128::from(lacks(client, asked));
                 let request = (*key, client, since, asked);
                 let fits = (sum <= cap.into()).then_some(seen.now);
                 let begun = were.get(&request).copied().or(fits);
@@ -72,8 +73,9 @@ impl Loans {
             }
             let mut before = ledger.reserved(key.0, key.1);
             let (unfreed, waits) = (self.unfreed(ledger, key).1, requests.may_wait(ledger, key));
+            let mut lacks = ledger.lacks_in_order(*key);
             for (at, (client, asked, since)) in all.enumerate() {
-                let need = ledger.lacks(key, client, asked);
+                let need = lacks(client, asked);
                 before += u128::from(need);
                 if before > u128::from(account.cap) {
                     break;

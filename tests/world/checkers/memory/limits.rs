@@ -4,6 +4,8 @@
 //! the ledger of such a container. What they show of its processes that are not attached counts when it goes on. What
 //! its processes give back meanwhile still counts where their memory is, until they end or it goes on.
 
+use std::collections::BTreeMap;
+
 use gpuslice_engine::{CapChange, Event, Record};
 use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane};
@@ -32,6 +34,19 @@ impl Ledger {
             share.charged_with(share.granted.saturating_add(need)).saturating_sub(share.charged())
         });
         u64::try_from(more).unwrap_or(u64::MAX)
+    }
+
+    /// The same for requests of an account that are granted in the order of the calls: what is charged already is a
+    /// part of one grant.
+    pub fn lacks_in_order(&self, key: LaneKey) -> impl FnMut(ClientId, u64) -> u64 {
+        let mut asked: BTreeMap<ClientId, u64> = BTreeMap::new();
+        move |client, need| {
+            let before = asked.entry(client).or_default();
+            let after = before.saturating_add(need);
+            let [less, more] = [*before, after].map(|need| self.lacks(&key, client, need));
+            *before = after;
+            more.saturating_sub(less)
+        }
     }
 
     pub(super) fn resized(

@@ -312,3 +312,25 @@ fn without_a_grace_a_claim_waits_for_its_siblings_answers() {
         assert_eq!((answer(&pass(&mut silent, RECALL_WAIT_NS), second), state(&silent)), ended);
     }
 }
+
+/// A part of what a process asks for is charged already, as memory that NVML showed before. It is a part of one of its
+/// requests, and borrowers are asked for all else.
+#[test]
+fn what_is_charged_already_counts_for_one_of_several_requests() {
+    let (mut rig, burst, web) = rig(Config::default());
+    let (container, lane, used) = (id("web"), Lane(0), Bytes(2 * GIB));
+    let shows = |requested| Event::Measured { client: web, lane, used, requested };
+    for _ in 0..2 {
+        rig.now += 1_000 * MS;
+        rig.step(Event::Looking { container, lane });
+        rig.step(shows(false));
+        rig.step(Event::Looked { container, lane });
+    }
+    rig.step(shows(true));
+    assert_eq!(answer(&take(&mut rig, burst, 14), burst), Some(Ok(14)));
+    assert_eq!(wanted(&take(&mut rig, web, 3), "burst"), Some(1));
+    assert_eq!(wanted(&take(&mut rig, web, 3), "burst"), Some(4));
+    let granted = give(&mut rig, burst, 1);
+    assert_eq!((answer(&granted, web), wanted(&granted, "burst")), (Some(Ok(3)), Some(3)));
+    assert_eq!(answer(&give(&mut rig, burst, 3), web), Some(Ok(3)));
+}
