@@ -5,8 +5,8 @@
 //! is checked against the node, and the daemon's ledger decides.
 
 use crate::api::objects::Pod;
-use crate::names::{GPU_GROUP, OURS, V1_INDEX, V2_CORES, V2_MEMORY};
-use crate::plugin::identity::{self, ResourceNames};
+use crate::names::{GPU_GROUP, OURS, ResourceNames, V1_INDEX, V2_CORES, V2_MEMORY};
+use crate::plugin::identity;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Amounts by the index of the GPU.

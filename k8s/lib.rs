@@ -1,11 +1,12 @@
 //! gpuslice on Kubernetes: an agent of the node without privileges, and the tools of its administrators.
 //!
-//! The daemon owns the ledger, and this crate translates. Decisions are pure functions (`place`, `inspect::summary`,
+//! The daemon owns the ledger, and this crate translates. Decisions are pure functions (`amounts`, `place`, `inspect::summary`,
 //! `plugin::decide`, `dra::slices`); sockets, the API server and the daemon are effects around them.
 #![forbid(unsafe_code)]
 
 pub mod agent;
 pub mod allocation;
+pub mod amounts;
 pub mod api;
 mod command_line;
 pub mod dra;

@@ -1,5 +1,7 @@
 //! Names that other programs also know: resources, annotations and labels of gpushare, of ACK and of ours.
 
+use std::sync::LazyLock;
+
 /// GPU memory in units of the node, the sum over its GPUs.
 pub const MEMORY: &str = "aliyun.com/gpu-mem";
 /// Percent of a GPU's time.
@@ -52,3 +54,25 @@ pub const PLACEMENT: &str = "ack.node.gpu.placement";
 pub const MODE: &str = "ack.node.gpu.schedule";
 /// Node label: the same, and nearer, for nodes that ACK does not manage.
 pub const OUR_MODE: &str = "gpuslice.io/mode";
+
+/// The names of the two resources.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResourceNames {
+    pub memory: String,
+    pub cores: String,
+}
+
+impl Default for ResourceNames {
+    fn default() -> ResourceNames {
+        ResourceNames { memory: MEMORY.to_owned(), cores: CORES.to_owned() }
+    }
+}
+
+impl ResourceNames {
+    /// The names that gpushare's users know.
+    #[must_use]
+    pub fn usual() -> &'static ResourceNames {
+        static USUAL: LazyLock<ResourceNames> = LazyLock::new(ResourceNames::default);
+        &USUAL
+    }
+}

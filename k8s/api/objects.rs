@@ -222,4 +222,10 @@ impl Pod {
     pub fn annotation(&self, key: &str) -> Option<&str> {
         self.metadata.annotations.get(key).map(String::as_str)
     }
+
+    /// A label's text.
+    #[must_use]
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.metadata.labels.get(key).map(String::as_str)
+    }
 }

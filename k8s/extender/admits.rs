@@ -4,8 +4,8 @@
 //! what asks to bind a pod may want it on a node that was closed to it.
 
 use crate::api::objects::{Node, Pod, Taint, Toleration};
-use crate::names::MEMORY;
-use crate::plugin::identity::{self, Need, ResourceNames};
+use crate::names::{MEMORY, ResourceNames};
+use crate::plugin::identity::{self, Need};
 
 /// Why a pod is not bound.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

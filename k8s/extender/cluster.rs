@@ -4,19 +4,18 @@
 //! counts from its binding on. What was decided and is not yet seen in the objects is kept beside them by the caller.
 
 use crate::allocation::{self, ByGpu};
+use crate::amounts::{self, BadAmounts};
 use crate::api::objects::{ConfigMap, Node, Pod, amount};
 use crate::names::{
-    CORES, COUNT, MEMORY, PLACEMENT, V1_ASSIGNED, V1_ASSUME_TIME, V1_DEVICE, V1_INDEX, V1_POD,
-    V2_MEMORY,
+    CORES, COUNT, MEMORY, PLACEMENT, ResourceNames, V1_ASSIGNED, V1_ASSUME_TIME, V1_DEVICE,
+    V1_INDEX, V1_POD, V2_MEMORY,
 };
 use crate::place::{self, Ask, Gpu, Links, Placement};
-use crate::plugin::identity::{self, Need, ResourceNames};
+use crate::plugin::identity::{self, Need};
 use gpuslice_wire::units::Bytes;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// GPUs of one pod, at most.
-const COUNT_MAX: u64 = gpuslice_wire::limits::GPUS_MAX as u64;
 /// GPUs of one node, at most; a node that reports more is not believed.
 const GPUS_MAX: u64 = 64;
 
@@ -48,16 +47,8 @@ pub enum Unfit {
     NoCores(String),
     #[error("insufficient GPU memory or compute in one device")]
     NoRoom,
-    #[error(
-        "the container {0} asks for {CORES} and for no {MEMORY}, and a share of compute needs memory: \
-         add a limit for {MEMORY}"
-    )]
-    NoMemory(String),
-    #[error(
-        "the pod's label {COUNT} is {0:?}, and must be a number from 1 to 16 that divides the amounts \
-         of each container"
-    )]
-    Count(String),
+    #[error("{0}")]
+    Amounts(#[from] BadAmounts),
 }
 
 /// The node with the shares of its pods, without the GPUs that ConfigMaps exclude.
@@ -156,28 +147,20 @@ fn need(pod: &Pod) -> Need {
     identity::need(pod, ResourceNames::usual())
 }
 
-/// What a pod asks for on each of its GPUs. The device plugin of its node refuses what this refuses, but only when the
-/// pod is bound.
+/// What a pod asks for on each of its GPUs.
 fn ask(pod: &Pod) -> Result<Ask, Unfit> {
-    let label = pod.metadata.labels.get(COUNT).map_or("1", String::as_str);
-    let count = label.parse::<u64>().ok().filter(|count| (1..=COUNT_MAX).contains(count));
-    let count = count.ok_or_else(|| Unfit::Count(label.to_owned()))?;
-    for it in identity::claimants(pod, ResourceNames::usual()) {
-        let (memory, cores) = (it.wants(MEMORY), it.wants(CORES));
-        if memory == 0 && cores > 0 {
-            return Err(Unfit::NoMemory(it.container.name.clone()));
+    let names = ResourceNames::usual();
+    let count = amounts::count(pod.label(COUNT))?;
+    let mut ask = Ask { memory: Bytes(0), cores: 0, count: count as usize, links: Links::Prefer };
+    for limits in identity::claimants(pod, names).iter().map(|it| it.limits(names)) {
+        if limits.memory == 0 && limits.cores == 0 {
+            continue;
         }
-        if !memory.is_multiple_of(count) || !cores.is_multiple_of(count) {
-            return Err(Unfit::Count(label.to_owned()));
-        }
+        let each = amounts::on_each(limits, count, names)?;
+        ask.memory = Bytes(ask.memory.0.saturating_add(each.memory));
+        ask.cores = ask.cores.saturating_add(each.cores);
     }
-    let Need { memory, cores } = need(pod);
-    Ok(Ask {
-        memory: Bytes(memory / count),
-        cores: u32::try_from(cores / count).unwrap_or(u32::MAX),
-        count: count as usize,
-        links: Links::Prefer,
-    })
+    Ok(ask)
 }
 
 /// The annotations that bind a pod to GPUs: v1 for one GPU, v2 for several, as device plugins of both generations

@@ -3,8 +3,8 @@
 use super::usage::{self, Usage};
 use crate::allocation;
 use crate::api::objects::{List, Node, Pod, amount};
-use crate::names::{CORES, COUNT, MEMORY};
-use crate::plugin::identity::{self, Need, ResourceNames};
+use crate::names::{CORES, COUNT, MEMORY, ResourceNames};
+use crate::plugin::identity::{self, Need};
 use gpuslice_wire::node::{Health, HealthState};
 use std::collections::BTreeMap;
 

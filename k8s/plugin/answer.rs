@@ -5,10 +5,10 @@
 
 use super::decide::Decision;
 use super::devices::{Inventory, Unit};
-use super::identity::{Admitted, Position, ResourceNames, containers, need};
+use super::identity::{Admitted, Position, containers, need};
 use crate::api::objects::Pod;
 use crate::kubelet::device_plugin::{CdiDevice, ContainerAllocateResponse};
-use crate::names;
+use crate::names::{self, ResourceNames};
 use gpuslice_wire::owner::ClaimId;
 use std::collections::{BTreeMap, BTreeSet};
 

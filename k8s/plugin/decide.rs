@@ -5,10 +5,11 @@
 //! second call finds it.
 
 use super::devices::{Card, Inventory, Unit};
-use super::identity::{Admitted, Position, ResourceNames};
+use super::identity::{Admitted, Position};
 use crate::allocation::{self, BadAnnotation};
+use crate::amounts::{self, BadAmounts, COUNT_MAX};
 use crate::ledger::Rows;
-use crate::names;
+use crate::names::{self, ResourceNames};
 use crate::place::links::Scores;
 use crate::place::{self, Ask, CORES, Gpu, Links, Placement};
 use gpuslice_wire::ids::GpuUuid;
@@ -17,9 +18,6 @@ use gpuslice_wire::owner::{ClaimId, Owner};
 use gpuslice_wire::policy::{Class, Gangs};
 use gpuslice_wire::text::Text;
 use gpuslice_wire::units::{Bytes, Percent};
-
-/// GPUs of one container, at most: as many as a claim has.
-const COUNT_MAX: u64 = gpuslice_wire::limits::GPUS_MAX as u64;
 
 /// What a container gets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,20 +37,10 @@ pub struct Decision {
 pub enum Refusal {
     #[error("{0}")]
     Annotation(#[from] BadAnnotation),
-    #[error(
-        "the container asks for {cores} and for no {memory}, and a share of compute needs memory: \
-         add a limit for {memory}"
-    )]
-    NoMemory { cores: String, memory: String },
-    #[error(
-        "the pod's label {label} is {text:?}, and must be a number from 1 to {COUNT_MAX} that divides \
-         the container's amounts", label = names::COUNT
-    )]
-    Count { text: String },
+    #[error("{0}")]
+    Amounts(#[from] BadAmounts),
     #[error("the container asks for {count} whole GPUs, and a claim has from 1 to {COUNT_MAX}")]
     Whole { count: u64 },
-    #[error("{cores} percent of compute on one GPU are more than {CORES}: ask for at most {CORES}")]
-    Cores { cores: u64 },
     #[error(
         "{wanted}, and no {set} of this node has that much room: {rooms}; memory of different GPUs cannot be \
          added up, so ask for less, or let a scheduler that knows GPUs place the pod"
@@ -114,28 +102,15 @@ fn ask(node: &Node<'_>, claimant: &Admitted<'_>) -> Result<Wanted, Refusal> {
         return whole(node, claimant);
     }
     let names = node.names;
-    let (memory, cores) = (claimant.wants(&names.memory), claimant.wants(&names.cores));
-    let label = claimant.pod.metadata.labels.get(names::COUNT);
-    let count = label.map_or(Ok(1), |text| text.parse::<u64>().map_err(drop));
-    let bad = || Refusal::Count { text: label.cloned().unwrap_or_default() };
-    let count = count.map_err(|()| bad())?;
-    if !(1..=COUNT_MAX).contains(&count) || memory % count != 0 || cores % count != 0 {
-        return Err(bad());
-    }
-    if memory == 0 {
-        return Err(Refusal::NoMemory { cores: names.cores.clone(), memory: names.memory.clone() });
-    }
-    let (units, cores) = (memory / count, cores / count);
-    if cores > u64::from(CORES) {
-        return Err(Refusal::Cores { cores });
-    }
+    let count = amounts::count(claimant.pod.label(names::COUNT))?;
+    let each = amounts::on_each(claimant.limits(names), count, names)?;
     let place = Ask {
-        memory: Bytes(units.saturating_mul(node.inventory.unit.0.0)),
-        cores: cores as u32,
+        memory: Bytes(each.memory.saturating_mul(node.inventory.unit.0.0)),
+        cores: each.cores,
         count: count as usize,
         links: Links::Prefer,
     };
-    Ok(Wanted { place, units })
+    Ok(Wanted { place, units: each.memory })
 }
 
 /// As many GPUs as the container wants, each with all of its memory and time.

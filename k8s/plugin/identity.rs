@@ -7,35 +7,13 @@
 //! A kubelet lists no init container that ends. Whether one has its devices is known here only, by the calls that
 //! were answered; a process that started in between goes by the amount.
 
+use crate::amounts::Limits;
 use crate::api::objects::{Container, Pod, amount};
 use crate::kubelet::pod_resources::PodResources;
 use crate::ledger::Claimed;
-use crate::names;
+use crate::names::{self, ResourceNames};
 use gpuslice_wire::owner::ClaimId;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::LazyLock;
-
-/// The names of the two resources.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ResourceNames {
-    pub memory: String,
-    pub cores: String,
-}
-
-impl Default for ResourceNames {
-    fn default() -> ResourceNames {
-        ResourceNames { memory: names::MEMORY.to_owned(), cores: names::CORES.to_owned() }
-    }
-}
-
-impl ResourceNames {
-    /// The names that gpushare's users know.
-    #[must_use]
-    pub fn usual() -> &'static ResourceNames {
-        static USUAL: LazyLock<ResourceNames> = LazyLock::new(ResourceNames::default);
-        &USUAL
-    }
-}
 
 /// Where a container stands in its pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -190,11 +168,21 @@ pub fn holder<'a>(
     })
 }
 
-impl Admitted<'_> {
+impl<'a> Admitted<'a> {
     /// The amount of a resource that the container wants.
     #[must_use]
     pub fn wants(&self, resource: &str) -> u64 {
         amount(&self.container.resources.limits, resource)
+    }
+
+    /// What the container's limits say.
+    #[must_use]
+    pub fn limits(&self, names: &ResourceNames) -> Limits<'a> {
+        Limits {
+            container: &self.container.name,
+            memory: self.wants(&names.memory),
+            cores: self.wants(&names.cores),
+        }
     }
 
     /// The container whose claim this one uses, mostly itself.

@@ -3,7 +3,7 @@
 use super::answer::{self, Given};
 use super::decide::{self, Decision, Node};
 use super::devices::{Inventory, Offer, Resource, Unit};
-use super::identity::{self, Answered, Position, ResourceNames};
+use super::identity::{self, Answered, Position};
 use crate::api::client::{Client, is_temporary};
 use crate::api::objects::Pod;
 use crate::api::store::{LATE_MAX, Objects};
@@ -11,6 +11,7 @@ use crate::kubelet::device_plugin::ContainerAllocateResponse;
 use crate::kubelet::pod_resources::PodResources;
 use crate::kubelet::{Directories, pod_resources};
 use crate::ledger::{Ledger, Rows};
+use crate::names::ResourceNames;
 use crate::place::Placement;
 use anyhow::{Context, Result, anyhow, bail};
 use gpuslice_wire::owner::ClaimId;

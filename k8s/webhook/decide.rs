@@ -7,17 +7,16 @@
 //! with the same amounts on each, as the pod's label says. Memory is the limit's number of units, in bytes: where the
 //! device plugin gives a part of the GPU, a claim gives the amount itself.
 
+use crate::amounts::{self, BadAmounts, COUNT_MAX, Limits};
 use crate::api::quantity::Quantity;
 use crate::names::COUNT;
+use crate::names::ResourceNames;
 use crate::place::CORES;
 use crate::plugin::devices::Unit;
-use crate::plugin::identity::ResourceNames;
 use serde_json::{Value, json};
 
 /// Containers of a pod that are read, at most.
 const CONTAINERS_MAX: usize = 256;
-/// GPUs of a claim, at most.
-const COUNT_MAX: u64 = gpuslice_wire::limits::GPUS_MAX as u64;
 /// Units of a limit, at most: more bytes than any GPU has.
 const UNITS_MAX: u64 = 1 << 24;
 
@@ -49,16 +48,8 @@ pub struct Template {
 pub enum Refusal {
     #[error("container {container}: {amount} is no amount of {resource}; write a whole number")]
     Amount { container: String, resource: String, amount: String },
-    #[error(
-        "container {container} asks for {cores} and for no {memory}; a share of compute needs memory"
-    )]
-    NoMemory { container: String, cores: String, memory: String },
-    #[error(
-        "the label {COUNT} is {0:?}, and must be a number from 1 to {COUNT_MAX} that divides the amounts"
-    )]
-    Count(String),
-    #[error("container {container}: {cores} percent of compute on one GPU are more than {CORES}")]
-    Cores { container: String, cores: u64 },
+    #[error("{0}")]
+    Amounts(#[from] BadAmounts),
     #[error("the pod has the claim {0:?} already, whose name the webhook uses")]
     Taken(String),
     #[error("the pod's {0} is not a list of at most {CONTAINERS_MAX}")]
@@ -191,32 +182,18 @@ fn wanted(
     let names = &settings.names;
     let memory = amount(container, &names.memory)?;
     let cores = amount(container, &names.cores)?;
-    let named = || container["name"].as_str().unwrap_or_default().chars().take(63).collect();
-    match (memory, cores) {
-        (0, 0) => return Ok(None),
-        (0, _) => {
-            return Err(Refusal::NoMemory {
-                container: named(),
-                cores: names.cores.clone(),
-                memory: names.memory.clone(),
-            });
-        }
-        _ => {}
+    if memory == 0 && cores == 0 {
+        return Ok(None);
     }
-    let label = &pod["metadata"]["labels"][COUNT];
-    let count = match label {
-        Value::Null => Some(1),
-        text => text.as_str().and_then(|text| text.parse::<u64>().ok()),
+    let count = match &pod["metadata"]["labels"][COUNT] {
+        Value::Null => amounts::count(None)?,
+        // What is no text is no number of GPUs.
+        label => amounts::count(Some(label.as_str().unwrap_or_default()))?,
     };
-    let even =
-        |count: &u64| (1..=COUNT_MAX).contains(count) && memory % count == 0 && cores % count == 0;
-    let bad = || Refusal::Count(label.as_str().unwrap_or_default().chars().take(60).collect());
-    let count = count.filter(even).ok_or_else(bad)?;
-    if cores / count > u64::from(CORES) {
-        return Err(Refusal::Cores { container: named(), cores: cores / count });
-    }
-    let mib = (memory / count).saturating_mul(settings.unit.0.0 >> 20);
-    Ok(Some(Template { mib, cores: cores / count, count }))
+    let container = container["name"].as_str().unwrap_or_default();
+    let each = amounts::on_each(Limits { container, memory, cores }, count, names)?;
+    let mib = each.memory.saturating_mul(settings.unit.0.0 >> 20);
+    Ok(Some(Template { mib, cores: u64::from(each.cores), count }))
 }
 
 /// A limit, or the request where there is no limit; 0 if there is neither.

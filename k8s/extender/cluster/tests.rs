@@ -107,8 +107,16 @@ fn nodes_without_shares_and_bad_labels_say_so() {
     assert!(matches!(without.choose(&wants(1, 5)), Err(Unfit::NoCores(_))));
     let mut odd = wants(3, 0);
     odd.metadata.labels.insert(COUNT.to_owned(), "2".to_owned());
-    assert_eq!(shared(&node(30, 2), &[], None).choose(&odd), Err(Unfit::Count("2".to_owned())));
+    assert_eq!(shared(&node(30, 2), &[], None).choose(&odd), uneven("main", 3, MEMORY));
+    odd.metadata.labels.insert(COUNT.to_owned(), "17".to_owned());
+    let count = BadAmounts::Count("17".to_owned());
+    assert_eq!(shared(&node(30, 2), &[], None).choose(&odd), Err(count.into()));
     assert_eq!(shared(&node(u64::MAX, u64::MAX), &[], None).gpus.len(), 64);
+}
+
+fn uneven(container: &str, amount: u64, resource: &str) -> Result<Vec<usize>, Unfit> {
+    let (container, resource) = (container.to_owned(), resource.to_owned());
+    Err(BadAmounts::Uneven { container, amount, resource, count: 2 }.into())
 }
 
 /// The device plugin would refuse them on the node.
@@ -123,16 +131,18 @@ fn amounts_that_no_claim_has_say_so() {
     };
     let [memory, cores, both] = [("a", 4, 0), ("b", 0, 20), ("c", 4, 20)]
         .map(|(name, memory, cores)| container(name, memory, cores));
-    let no_memory = |name: &str| Err(Unfit::NoMemory(name.to_owned()));
+    let no_memory = |name: &str| {
+        let (cores, memory) = (CORES.to_owned(), MEMORY.to_owned());
+        Err(BadAmounts::NoMemory { container: name.to_owned(), cores, memory }.into())
+    };
     assert_eq!(choose(&[], &[&cores], "1"), no_memory("b"));
     assert_eq!(choose(&[], &[&memory, &cores], "1"), no_memory("b"));
     assert_eq!(choose(&[&cores], &[&memory], "1"), no_memory("b"));
     assert_eq!(choose(&[&cores], &[&both], "1"), Ok(vec![0]), "it has the claim of c");
     let [three, five, share] = [("a", 3, 0), ("b", 5, 0), ("c", 4, 5)]
         .map(|(name, memory, cores)| container(name, memory, cores));
-    let uneven = Err(Unfit::Count("2".to_owned()));
-    assert_eq!(choose(&[], &[&three, &five], "2"), uneven);
-    assert_eq!(choose(&[], &[&share, &share], "2"), uneven);
+    assert_eq!(choose(&[], &[&three, &five], "2"), uneven("a", 3, MEMORY));
+    assert_eq!(choose(&[], &[&share, &share], "2"), uneven("c", 5, CORES));
     assert_eq!(choose(&[&three], &[&memory], "2"), Ok(vec![0, 1]), "it has the claim of a");
 }
 

@@ -6,7 +6,7 @@ use crate::world::{Agent, container, until};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use gpuslice_k8s::api::client::Client;
-use gpuslice_k8s::plugin::identity::ResourceNames;
+use gpuslice_k8s::names::ResourceNames;
 use gpuslice_k8s::webhook::decide::Settings;
 use gpuslice_k8s::webhook::templates::Templates;
 use gpuslice_k8s::webhook::{Files, serve};

@@ -163,7 +163,10 @@ fn several_gpus_divide_the_amounts() {
     let mut two = pod(&[container("a", &json!("8"), &json!("40"))]);
     two["metadata"]["labels"] = json!({ "aliyun.com/gpu-count": "2" });
     assert_eq!(templates(&patched(&two)), [Template { mib: 4096, cores: 20, count: 2 }]);
-    for bad in [json!("3"), json!("0"), json!("17"), json!("-1"), json!("x"), json!(2), json!("")] {
+    two["metadata"]["labels"]["aliyun.com/gpu-count"] = json!("3");
+    let said = decide(&two, &settings()).expect_err("refused").to_string();
+    assert!(said.contains("8 of aliyun.com/gpu-mem on 3 GPUs"), "{said}");
+    for bad in [json!("0"), json!("17"), json!("-1"), json!("x"), json!(2), json!("")] {
         two["metadata"]["labels"]["aliyun.com/gpu-count"] = bad.clone();
         let said = decide(&two, &settings()).expect_err("refused").to_string();
         assert!(said.contains("must be a number from 1 to 16"), "{bad}: {said}");
@@ -175,7 +178,7 @@ fn bad_pods_are_refused_with_a_sentence() {
     let none = Value::Null;
     for (memory, cores, words) in [
         (&none, &json!("20"), "a share of compute needs memory"),
-        (&json!("3"), &json!("120"), "120 percent of compute on one GPU are more than 100"),
+        (&json!("3"), &json!("120"), "120 percent of compute on one GPU: ask for at most 100"),
         (&json!("-3"), &none, "-3 is no amount"),
         (&json!("1.5"), &none, "1.5 is no amount"),
         (&json!("500m"), &none, "500m is no amount"),
