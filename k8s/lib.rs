@@ -1,7 +1,8 @@
 //! gpuslice on Kubernetes: an agent of the node without privileges, and the tools of its administrators.
 //!
-//! The daemon owns the ledger, and this crate translates. Decisions are pure functions (`amounts`, `place`, `inspect::summary`,
-//! `plugin::decide`, `dra::slices`); sockets, the API server and the daemon are effects around them.
+//! The daemon owns the ledger, and this crate translates. Decisions are pure functions (`amounts`, `place`,
+//! `inspect::summary`, `plugin::decide`, `dra::slices`); sockets, the API server and the daemon are effects around
+//! them.
 #![forbid(unsafe_code)]
 
 pub mod agent;
