@@ -3,8 +3,7 @@
 //! A container's limits are sums over its GPUs, and its pod's label says how many these are. Extender, webhook and
 //! device plugin ask here, so the device plugin refuses no pod for amounts that the others let pass.
 
-use crate::names::COUNT;
-use crate::names::ResourceNames;
+use crate::names::{COUNT, ResourceNames};
 use crate::place::CORES;
 
 /// GPUs of one container, at most: as many as a claim has.
