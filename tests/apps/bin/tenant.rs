@@ -227,6 +227,9 @@ impl Spinner<'_> {
             check("cuStreamCreate", (cuda.cuStreamCreate)(&mut stream, 1))?;
             check("cuMemAlloc", (cuda.cuMemAlloc_v2)(&mut counter, 256))?;
             check("cuMemsetD32", (cuda.cuMemsetD32_v2)(counter, 0, 64))?;
+            // The kernels' stream does not wait for the default stream, which sets the counter. And a tenant that
+            // launches nothing has no work of its own any more when it tells what it got: it can be stopped.
+            check("cuStreamSynchronize", (cuda.cuStreamSynchronize)(CUstream(null_mut())))?;
         }
         Ok(Spinner {
             cuda,
