@@ -53,11 +53,11 @@ impl Look {
     }
 }
 
-/// Asserts that each sample is as long as its parts, that they follow one another, and that what a slice got in a shared
-/// second is what was charged to it. Returns how many shared seconds were compared.
+/// Asserts that each sample is as long as its parts, that they follow one another, and that what a slice got in a
+/// shared second is what was charged to it. Returns how many shared seconds were compared.
 ///
-/// The bills are read at other moments than the samples. But a look that does not show a sample yet read its bill before
-/// that sample's end, and the look after the first one that shows it read its bill after that.
+/// The bills are read at other moments than the samples. But a look that does not show a sample yet read its bill
+/// before that sample's end, and the look after the first one that shows it read its bill after that.
 fn judge(looks: &[Look]) -> usize {
     let last = looks.last().expect("a look");
     let mut compared = 0;
