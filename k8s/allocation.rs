@@ -2,10 +2,10 @@
 //!
 //! gpushare's extender names one GPU (v1). ACK's scheduler names GPUs for each container (v2). A pod may carry both;
 //! v2 says more and counts. Any user of the namespace may write these annotations, so they are proposals: the index
-//! is checked against the node, and the daemon's ledger decides.
+//! is checked against the node, the amounts are bounded by the pod's limits, and the daemon's ledger decides.
 
 use crate::api::objects::Pod;
-use crate::names::{GPU_GROUP, OURS, ResourceNames, V1_INDEX, V2_CORES, V2_MEMORY};
+use crate::names::{GPU_GROUP, ResourceNames, V1_INDEX, V2_CORES, V2_MEMORY};
 use crate::plugin::identity;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,35 +30,47 @@ impl BadAnnotation {
     }
 }
 
-/// The memory of the whole pod on each GPU. Empty: no scheduler chose one.
+/// The memory of the whole pod on each GPU: as much as its claims take, where the annotations say. Empty: no scheduler
+/// chose a GPU, or the pod asks for no memory.
 ///
-/// v2 numbers the main containers only. What a scheduler chose for the rest of the pod is as for [`of_init`].
+/// v2 numbers the main containers only. The rest of the pod stands where the first of these is, as for [`of_init`]. So
+/// a pod takes no more than its claims do, and no less.
 ///
 /// # Errors
 /// An annotation is malformed.
 pub fn of_pod(pod: &Pod) -> Result<ByGpu, BadAnnotation> {
-    let need = identity::need(pod, ResourceNames::usual()).memory;
-    if let Some(text) = pod.annotation(V2_MEMORY) {
-        let by_container = v2(V2_MEMORY, text)?;
-        let mut sum = ByGpu::new();
-        let mut add = |gpu: u32, amount: u64| {
-            let entry = sum.entry(gpu).or_default();
-            *entry = entry.saturating_add(amount);
-        };
-        by_container.values().flatten().for_each(|(&gpu, &amount)| add(gpu, amount));
-        let told = by_container.values().flat_map(ByGpu::values).copied();
-        let told = told.fold(0, u64::saturating_add);
-        if let Some(first) = by_container.values().find(|it| !it.is_empty())
-            && pod.annotation(OURS).is_none()
-        {
-            let rest = need.saturating_sub(told).div_ceil(first.len() as u64);
-            first.keys().for_each(|&gpu| add(gpu, rest));
+    let left = identity::need(pod, ResourceNames::usual()).memory;
+    let mut placed = Placed { by_gpu: ByGpu::new(), left };
+    let by_container = pod.annotation(V2_MEMORY).map(|text| v2(V2_MEMORY, text)).transpose()?;
+    let by_container = by_container.unwrap_or_default();
+    for (&gpu, &amount) in by_container.values().flatten() {
+        placed.put(gpu, amount);
+    }
+    if let Some(first) = by_container.values().find(|it| !it.is_empty()) {
+        for (&gpu, gpus) in first.keys().zip((1..=first.len() as u64).rev()) {
+            placed.put(gpu, placed.left.div_ceil(gpus));
         }
-        if !sum.is_empty() {
-            return Ok(sum);
+    } else if let Some(gpu) = v1(pod)? {
+        placed.put(gpu, placed.left);
+    }
+    Ok(placed.by_gpu)
+}
+
+/// A pod's memory on GPUs, and what of it is on none yet.
+struct Placed {
+    by_gpu: ByGpu,
+    left: u64,
+}
+
+impl Placed {
+    /// Puts so much on a GPU, or what is left.
+    fn put(&mut self, gpu: u32, amount: u64) {
+        let amount = amount.min(self.left);
+        if amount > 0 {
+            *self.by_gpu.entry(gpu).or_default() += amount;
+            self.left -= amount;
         }
     }
-    Ok(v1(pod)?.map(|gpu| (gpu, need)).into_iter().collect())
 }
 
 /// The GPUs of one container, by its position among the pod's containers; the amount is 0 where v1 does not tell it.
@@ -133,10 +145,16 @@ fn v2(key: &'static str, text: &str) -> Result<BTreeMap<u32, ByGpu>, BadAnnotati
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::names::OURS;
     use serde_json::json;
 
+    /// A pod of two containers with a memory of 3 each.
     fn pod(annotations: &serde_json::Value) -> Pod {
-        let limits = json!({ "limits": { "aliyun.com/gpu-mem": "3" } });
+        with_memory(annotations, 3)
+    }
+
+    fn with_memory(annotations: &serde_json::Value, memory: u64) -> Pod {
+        let limits = json!({ "limits": { "aliyun.com/gpu-mem": memory.to_string() } });
         serde_json::from_value(json!({
             "metadata": { "annotations": annotations },
             "spec": { "containers": [{ "resources": limits }, { "resources": limits }] },
@@ -154,13 +172,35 @@ mod tests {
         let first = pod(&json!({ "ALIYUN_COM_GPU_MEM_IDX": "2" }));
         assert_eq!(of_pod(&first), by_gpu(&[(2, 6)]));
         assert_eq!(of_container(&first, 1), by_gpu(&[(2, 0)]));
-        let both = r#"{"0":{"1":2,"3":4},"1":{"3":5}}"#;
+        let both = r#"{"0":{"1":1,"3":2},"1":{"3":3}}"#;
         let both = pod(
             &json!({ "scheduler.framework.gpushare.allocation": both, "ALIYUN_COM_GPU_MEM_IDX": "2" }),
         );
-        assert_eq!(of_pod(&both), by_gpu(&[(1, 2), (3, 9)]));
-        assert_eq!(of_container(&both, 1), by_gpu(&[(3, 5)]));
+        assert_eq!(of_pod(&both), by_gpu(&[(1, 1), (3, 5)]));
+        assert_eq!(of_container(&both, 1), by_gpu(&[(3, 3)]));
         assert_eq!(of_pod(&pod(&json!({ "ALIYUN_COM_GPU_MEM_IDX": "-1" }))), by_gpu(&[]));
+    }
+
+    /// A user writes annotations freely; the limits are what Kubernetes has counted to the namespace's quota.
+    #[test]
+    fn a_pod_takes_what_its_limits_say_whatever_its_annotations_do() {
+        let v2 = |text: &str, memory: u64| {
+            let all = json!({ "scheduler.framework.gpushare.allocation": text, OURS: "true" });
+            of_pod(&with_memory(&all, memory))
+        };
+        assert_eq!(v2(r#"{"0":{"0":1000000,"1":1000000}}"#, 3), by_gpu(&[(0, 6)]), "no more");
+        assert_eq!(v2(r#"{"0":{"0":18446744073709551615},"1":{"0":7}}"#, 3), by_gpu(&[(0, 6)]));
+        assert_eq!(v2(r#"{"0":{"1":0}}"#, 3), by_gpu(&[(1, 6)]), "and no less");
+        assert_eq!(v2(r#"{"0":{"1":2,"2":1}}"#, 3), by_gpu(&[(1, 4), (2, 2)]));
+        let everywhere: BTreeMap<u32, u64> = (0..64).map(|gpu| (gpu, 0)).collect();
+        let everywhere = json!({ "0": everywhere }).to_string();
+        let ones: Vec<_> = (0..2).map(|gpu| (gpu, 1)).collect();
+        assert_eq!(v2(&everywhere, 1), by_gpu(&ones), "a place on each GPU costs memory there");
+        for nothing in [everywhere.as_str(), r#"{"0":{"0":1000000}}"#] {
+            assert_eq!(v2(nothing, 0), by_gpu(&[]), "a pod without limits has no place");
+        }
+        let index = json!({ "ALIYUN_COM_GPU_MEM_IDX": "0" });
+        assert_eq!(of_pod(&with_memory(&index, 0)), by_gpu(&[]));
     }
 
     #[test]

@@ -84,6 +84,22 @@ fn ended_foreign_and_lying_pods_count_for_nothing() {
     assert_eq!(shared.choose(&wants(15, 0)), Ok(vec![0]));
 }
 
+/// Annotations that a user writes on a pod of a node: it has what its limits say, and a pod without limits nothing.
+#[test]
+fn annotations_take_no_more_than_limits() {
+    let with = |memory: u64, key: &str, text: &str| {
+        let mut pod = bound("greedy", "0", memory, 0);
+        pod.metadata.annotations.insert(key.to_owned(), text.to_owned());
+        pod
+    };
+    let all = r#"{"0":{"0":1000000,"1":1000000}}"#;
+    let mut pods: Vec<Pod> = (0..20).map(|_| with(0, V1_INDEX, "1")).collect();
+    pods.extend([with(0, V2_MEMORY, all), with(3, V2_MEMORY, all)]);
+    let shared = shared(&node(30, 2), &pods, None);
+    assert_eq!(shared.choose(&wants(12, 0)), Ok(vec![0]));
+    assert_eq!(shared.choose(&wants(13, 0)), Ok(vec![1]));
+}
+
 #[test]
 fn excluded_gpus_get_no_pod() {
     let map = ConfigMap {
