@@ -78,16 +78,24 @@ pub fn inject(
 /// The held mount point for mount injection; `None`: preload injection is used.
 ///
 /// Only root can make the directory, and a command of root's that made it removes it at its end. So another user's
-/// command may see it and not be able to hold it.
+/// command may see it and not be able to hold it. A process that keeps it locked is no reason for another method: any
+/// user could choose the weaker one for all others.
 fn mount_point(
     method: Injection,
     hold: impl FnOnce() -> io::Result<MountPoint>,
     can_enter: impl FnOnce() -> bool,
 ) -> Result<Option<MountPoint>> {
-    match method {
-        Injection::Preload => Ok(None),
-        Injection::Auto => Ok(hold().ok().filter(|_| can_enter())),
-        Injection::Mount => hold().map(Some).with_context(|| {
+    if method == Injection::Preload {
+        return Ok(None);
+    }
+    match hold() {
+        Ok(held) if method == Injection::Mount => Ok(Some(held)),
+        Ok(held) => Ok(Some(held).filter(|_| can_enter())),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(error).with_context(|| {
+            format!("another process keeps the directory {TENANT_DIR} locked; end it (lslocks shows it), or use --inject preload")
+        }),
+        Err(_) if method == Injection::Auto => Ok(None),
+        Err(error) => Err(error).with_context(|| {
             format!("mount injection needs the directory {TENANT_DIR}, which only root can make; use --inject preload")
         }),
     }
@@ -242,6 +250,17 @@ mod tests {
             format!("{error:#}").contains("use --inject preload: permission denied"),
             "{error:#}"
         );
+    }
+
+    #[test]
+    fn a_mount_point_that_is_kept_locked_chooses_no_weaker_method() {
+        for method in [Injection::Auto, Injection::Mount] {
+            let locked = || Err(io::ErrorKind::WouldBlock.into());
+            let error = mount_point(method, locked, || true).err().expect("it is locked");
+            assert!(format!("{error:#}").contains("/run/gpuslice locked; end it"), "{error:#}");
+        }
+        let locked = || Err(io::ErrorKind::WouldBlock.into());
+        assert!(mount_point(Injection::Preload, locked, || true).expect("preload").is_none());
     }
 
     #[test]

@@ -4,12 +4,20 @@
 //! only if a command created it. Each command holds a shared lock while it runs; a command that gets the
 //! exclusive lock at its end is the last. A directory that existed before, a daemon's or a package's,
 //! has another mode and stays.
+//!
+//! All users can open the directory, so any of them can hold the exclusive lock for as long as they like. A command
+//! waits for it only as long as the removal of a directory can take.
 
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long a command waits for another one that removes the directory, which is one system call.
+const REMOVAL_MAX: Duration = Duration::from_secs(2);
 
 /// Mode of a directory that a command created. All users can open it to lock it. The sticky bit
 /// distinguishes it from directories of daemons and packages.
@@ -25,7 +33,7 @@ impl MountPoint {
     /// Holds `path`, creating it if it is missing.
     ///
     /// # Errors
-    /// It cannot be created or opened.
+    /// It cannot be created or opened; `WouldBlock`: another process keeps it locked.
     pub fn hold(path: &Path) -> io::Result<MountPoint> {
         loop {
             match fs::create_dir(path) {
@@ -42,12 +50,24 @@ impl MountPoint {
                 }
                 opened => opened?,
             };
-            let lock = Flock::lock(dir, FlockArg::LockShared).map_err(|(_, errno)| errno)?;
+            let lock = share(dir)?;
             // Between opening and locking the last user may have removed it.
             if is_at(&lock, path) {
                 return Ok(MountPoint { path: path.to_owned(), lock: Some(lock) });
             }
         }
+    }
+}
+
+/// Locks a directory beside other commands.
+fn share(mut dir: File) -> io::Result<Flock<File>> {
+    let until = Instant::now() + REMOVAL_MAX;
+    loop {
+        match Flock::lock(dir, FlockArg::LockSharedNonblock) {
+            Err((same, Errno::EWOULDBLOCK)) if Instant::now() < until => dir = same,
+            locked => return locked.map_err(|(_, errno)| errno.into()),
+        }
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -85,6 +105,18 @@ mod tests {
         assert!(path.exists(), "the second still uses it");
         drop(second);
         assert!(!path.exists(), "nobody uses it");
+    }
+
+    #[test]
+    fn another_users_exclusive_lock_is_not_waited_for() {
+        let root = tempfile::tempdir().expect("a directory");
+        let dir = || File::open(root.path()).expect("a directory");
+        let theirs = Flock::lock(dir(), FlockArg::LockExclusive).expect("free");
+        let error = MountPoint::hold(root.path()).err().expect("it is locked");
+        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+        drop(theirs);
+        let _theirs = Flock::lock(dir(), FlockArg::LockShared).expect("free");
+        assert!(MountPoint::hold(root.path()).is_ok());
     }
 
     #[test]
