@@ -244,8 +244,6 @@ pub struct DaemonConfig {
     pub environment_gpus_max: Bounded<1, { LANES_MAX as u64 }>,
     /// Largest cap, and largest limit above it, that they may ask for.
     pub environment_memory_max: Option<Cap>,
-    /// Whether `CGPU_DISABLE` starts a container without limits; the hook decides.
-    pub allow_cgpu_disable: bool,
     /// Whether launches block while no daemon runs.
     pub block_without_daemon: bool,
     /// Treatment of GPU memory that another container exported.
@@ -301,7 +299,6 @@ impl Default for DaemonConfig {
             requests_from: RequestSource::ALL.map(SourceName).into(),
             environment_gpus_max: Bounded::default_of(1),
             environment_memory_max: None,
-            allow_cgpu_disable: false,
             block_without_daemon: false,
             foreign_memory: ForeignMemory::Charge,
             accounting_interval_ms: Bounded::default_of(1_000),

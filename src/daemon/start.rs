@@ -193,9 +193,6 @@ fn serve(options: &CommandLine) -> Result<(), Failure> {
     let config = DaemonConfig::load(options.config.as_deref())?;
     prctl::set_timerslack(1)?;
     let fds = raise_descriptor_limit()?;
-    if config.allow_cgpu_disable {
-        tracing::warn!("images may opt out with CGPU_DISABLE, if the hook has the flag for it too");
-    }
     let runtime_dir = Paths::runtime_dir(options, &config)?;
     let service = (ActivatedSockets::take(&runtime_dir)?, Manager::new());
     let found = found(options, &config, runtime_dir).inspect_err(|failure| {
